@@ -162,10 +162,19 @@ class ConvProduct(Product):
 
     @functools.cached_property
     def _by_rows(self) -> bool:
+        """Whether blocks are made by rows of the input, on a CPU."""
+        return (
+            _platforms.cpu_alone()
+            and self._less_by_rows
+            and self._meets_all_rows(self._num_rows, self.y.shape[-len(self._window)])
+        )
+
+    @functools.cached_property
+    def _less_by_rows(self) -> bool:
         """Whether the first kernel axis goes to the cotangent: fewer numbers to move, hardly more
         to multiply.
         """
-        if not self._window or not _platforms.cpu_alone():
+        if not self._window:
             return False
         size, features, channels = self._window[0], self.sizes[3], self.sizes[4]
         patch = math.prod(self._window[1:]) * channels
@@ -175,7 +184,6 @@ class ConvProduct(Product):
             and self._params["window_strides"][0] == 1
             and (4 * rows <= 5 * out if self.held else rows <= out)
             and patch + size * features < size * patch + features
-            and self._meets_all_rows(rows, out)
         )
 
     def _meets_all_rows(self, rows: int, out: int) -> bool:
@@ -197,12 +205,12 @@ class ConvProduct(Product):
     def row_order(self) -> tuple[int, ...]:
         return self._by_rows_order if self._by_rows else super().row_order
 
-    def _block(self, inputs: jax.Array, cotangent: jax.Array) -> Product:
+    def _block(self, inputs: jax.Array, cotangent: jax.Array, by_rows: bool) -> Product:
         """The term of some examples. Transposed here, in the cache: transposing all first costs two
         more passes.
         """
         lhs, res, split = self._order
-        if self._by_rows:
+        if by_rows:
             out = self.y.shape[-len(self._window) :]
             x = row_patches(_channels_last(inputs, lhs), self._window, out, self._params)
             y = shifted_rows(
@@ -215,19 +223,24 @@ class ConvProduct(Product):
         y = y.reshape(*y.shape[:2], *split, -1, *y.shape[3:])
         return Product(self._patches(x), self.x_labels, y, self.y_labels, self.out)
 
+    def _copied(self, by_rows: bool) -> int:
+        """Floats of one example's copies."""
+        each = math.prod(self.sizes[label] for label in self.x_labels[1:])
+        if by_rows:
+            each = each // self._window[0] + math.prod(self.y.shape[1:]) * self._window[0]
+        return each
+
     def _in_blocks(self, fun: Callable[[Product], Any]) -> Any:
         """Fun of this term, on a CPU for a few examples at a time."""
-        size = self.y.shape[0]
-        each = math.prod(self.sizes[label] for label in self.x_labels[1:])
-        if self._by_rows:
-            each = each // self._window[0] + math.prod(self.y.shape[1:]) * self._window[0]
-        at_once = max(1, min(size, (CACHED_COPIES if self._by_rows else CACHED_PATCHES) // each))
+        size, by_rows = self.y.shape[0], self._by_rows
+        cached = CACHED_COPIES if by_rows else CACHED_PATCHES
+        at_once = max(1, min(size, cached // self._copied(by_rows)))
         while size % at_once:
             at_once -= 1
         if not _platforms.cpu_alone() or at_once == size:
-            return fun(self._block(*self._plain))
+            return fun(self._block(*self._plain, by_rows))
         pairs = [z.reshape(size // at_once, at_once, *z.shape[1:]) for z in self._plain]
-        out = jax.lax.map(lambda pair: fun(self._block(*pair)), tuple(pairs))
+        out = jax.lax.map(lambda pair: fun(self._block(pair[0], pair[1], by_rows)), pairs)
         return jax.tree.map(lambda z: z.reshape(size, *z.shape[2:]), out)
 
     def compute_rows(self) -> tuple[jax.Array, jax.Array]:

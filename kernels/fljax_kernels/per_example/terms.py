@@ -43,7 +43,7 @@ Labels = Sequence[int]
 Moves = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
 
-def _einsum(
+def einsum(
     x: jax.Array,
     x_labels: Labels,
     y: jax.Array,
@@ -222,7 +222,7 @@ class Product:
         """Rows in `row_order` and the sums of their squares."""
         order = (0, *self.row_order)
         # However rounded: norm and sum are both of these rows.
-        rows = _einsum(self.x, self.x_labels, self.y, self.y_labels, order)
+        rows = einsum(self.x, self.x_labels, self.y, self.y_labels, order)
         return rows, sum_of_squares(flat(rows), 1)
 
     @functools.cached_property
@@ -276,7 +276,7 @@ class Product:
 
         def of_one(layer: tuple[jax.Array, jax.Array]) -> jax.Array:
             x, y = layer
-            rows = _einsum(x, (0, 1, 2), y, (0, 1, 3), (0, 2, 3), precision=HIGHEST)
+            rows = einsum(x, (0, 1, 2), y, (0, 1, 3), (0, 2, 3), precision=HIGHEST)
             # The sum is made anew, and rounded otherwise: as in `gram_squares`, where steps cancel
             # a norm must not be smaller than that. |x| |y| is not below what positions add up to.
             room = ROUNDING * sum_of_squares(x, 1, 2) * sum_of_squares(y, 1, 2)
@@ -315,7 +315,7 @@ class Product:
 
         def part(x: jax.Array) -> jax.Array:
             # HIGHEST: rounded to fewer bits, a clipped row could pass its bound.
-            return _einsum(
+            return einsum(
                 drop_rows(x, weights), self.x_labels, y, self.y_labels, self.out, precision=HIGHEST
             )
 
@@ -352,11 +352,11 @@ class Product:
         """Of a product that `is_outer`, with other x `[b, p]` and y `[b, q]`: the sum of rows."""
         x = x.reshape(-1, *self.x.shape[1:])
         y = y.reshape(-1, *self.y.shape[1:])
-        total = _einsum(x, self.x_labels, y, self.y_labels, self.out, precision=HIGHEST)
+        total = einsum(x, self.x_labels, y, self.y_labels, self.out, precision=HIGHEST)
         return self._moved(total, 0)
 
     def directional(self, vector: jax.Array) -> jax.Array:
-        half = _einsum(self.y, self.y_labels, self._moved_back(vector), self.out, self.x_labels)
+        half = einsum(self.y, self.y_labels, self._moved_back(vector), self.out, self.x_labels)
         return jnp.sum(flat(self.x) * flat(half), axis=1)
 
     def cost(self) -> tuple[str, float, float]:
@@ -475,7 +475,7 @@ class Lookup:
 
     def squared_norms(self) -> jax.Array:
         y = self._flat_y()
-        dots = _einsum(y, (0, 1, 3), y, (0, 2, 3), (0, 1, 2), precision=HIGHEST)
+        dots = einsum(y, (0, 1, 3), y, (0, 2, 3), (0, 1, 2), precision=HIGHEST)
         same = self.idx[:, :, None] == self.idx[:, None, :]
         return jnp.sum(jnp.where(same, dots, jnp.zeros((), dots.dtype)), axis=(1, 2))
 
@@ -658,6 +658,6 @@ def _dots(
     """Inner products of all pairs of summed positions, `[B, S, N, N]`: of the x, of the y."""
     pairs = ((x, other_x), (y, other_y))
     of_x, of_y = (
-        _einsum(a, (0, 1, 2, 4), b, (0, 1, 3, 4), (0, 1, 2, 3), precision=HIGHEST) for a, b in pairs
+        einsum(a, (0, 1, 2, 4), b, (0, 1, 3, 4), (0, 1, 2, 3), precision=HIGHEST) for a, b in pairs
     )
     return of_x, of_y
