@@ -15,7 +15,7 @@ def rows(name: str) -> Rows:
     """Rows of `results/<name>-cpu.json`, or of `<name>.json` where the name has a platform: each
     with its environment, unless it tells its own date.
     """
-    file = name if name.endswith(("-tpu", "-cuda")) else f"{name}-cpu"
+    file = name if name.endswith(("-tpu", "-cuda", "-gpu")) else f"{name}-cpu"
     found = json.loads((_harness.RESULTS / f"{file}.json").read_text())
     return [row if "date" in row else found["environment"] | row for row in found["rows"]]
 

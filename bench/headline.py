@@ -1,4 +1,4 @@
-"""The README's three rows, each from the JSON of a bench of its own."""
+"""The README's rows, each from the JSON of a bench of its own."""
 
 from bench import _tables
 from bench.accountants import cold
@@ -9,7 +9,10 @@ def table(rows: _tables.Rows) -> str:
     their columns.
     """
     rounds = {row["peer"]: row for row in rows if row.get("clients") and row.get("median_ms")}
-    gradients = [row for row in rows if row.get("peer") == "ours_auto"]
+    gradients, on_gpu = (
+        [row for row in rows if row.get("peer") == "ours_auto" and row["platform"] == platform]
+        for platform in ("cpu", "gpu")
+    )
     epsilon = next(row for row in rows if row.get("case") == "one" and row.get("speedup"))
     first = cold.column(rows, "renyi")["one"]
     fastest = min((rounds[name]["median_ms"], name) for name in ("fedjax_pad", "fedjax_var"))
@@ -23,6 +26,12 @@ def table(rows: _tables.Rows) -> str:
             f"a private over a mean gradient, {len(gradients)} models, freed memory kept",
             f"{min(row['ratio'] for row in gradients):.2f}x to "
             f"{max(row['ratio'] for row in gradients):.2f}x the time",
+            "[per-example gradients](docs/reference/measured.md#per-example-gradients)",
+        ],
+        [
+            f"the same on one {on_gpu[0]['device']}, {len(on_gpu)} models",
+            f"{min(row['ratio'] for row in on_gpu):.2f}x to "
+            f"{max(row['ratio'] for row in on_gpu):.2f}x the time",
             "[per-example gradients](docs/reference/measured.md#per-example-gradients)",
         ],
         [

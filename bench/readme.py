@@ -47,7 +47,10 @@ _REPRODUCED = " ".join(f"reproduce_{name}" for name in reproduce.NAMES)
 # Page, then name between its markers: what makes the table, and whose JSON it is made from.
 PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "README.md": {
-        "headline": (headline.table, "round per_example accounting accounting_cold"),
+        "headline": (
+            headline.table,
+            "round per_example per_example-gpu accounting accounting_cold",
+        ),
     },
     "docs/reference/measured.md": {
         "demo": (demo.table, "demo"),
@@ -55,6 +58,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "defaults": (defaults.table, "defaults"),
         "round": (one_round.table, "round"),
         "per_example": (per_example.table, "per_example"),
+        "per_example_gpu": (per_example.gpu_table, "per_example-gpu"),
         "aot": (aot.table, "aot-tpu aot-cuda"),
         "accounting": (renyi.table, "accounting accounting_cold"),
         "accounting_pld": (pld.table, "accounting_pld accounting_cold"),
@@ -65,6 +69,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "pair_noise": (pair_noise.table, "pair_noise"),
         "wfna": (water_filling.table, "wfna"),
         "generators": (generators.table, "generators"),
+        "generators_gpu": (generators.gpu_table, "generators-gpu"),
         "randomness": (randomness.table, "randomness"),
         "record": (record.table, "record"),
     },

@@ -484,6 +484,29 @@ def table(rows: _tables.Rows) -> str:
     return _tables.markdown(head, body)
 
 
+def gpu_table(rows: _tables.Rows) -> str:
+    """Milliseconds of one private gradient on a GPU, and over the mean gradient's, by form."""
+    forms = {
+        "ours_auto": "ours",
+        "vmap_grad": "`vmap(grad)`",
+        "jax_privacy": "jax_privacy",
+        "opacus_hooks": "Opacus",
+        "opacus_ghost": "Opacus ghost",
+        "torch_func": "`torch.func`",
+    }
+    body = []
+    for title in dict.fromkeys(row["title"] for row in rows):
+        timed = {row["peer"]: row for row in rows if row["title"] == title and "median_ms" in row}
+        cells = [
+            f"{timed[form]['median_ms']:.2f} ({timed[form]['ratio']:.2f}x)" if form in timed else ""
+            for form in forms
+        ]
+        plain = (f"{timed[name]['median_ms']:.2f}" for name in ("non_private", PLAIN_TORCH))
+        body.append([title, *plain, *cells])
+    head = ["ms, medians", "mean gradient, XLA", "the same, torch", *forms.values()]
+    return _tables.markdown(head, body)
+
+
 def large_table(rows: _tables.Rows) -> str:
     """Milliseconds of one private gradient, by form: medians, and least times in brackets."""
     forms = {

@@ -1,9 +1,9 @@
 """The cipher as a Pallas kernel: the sixteen words of a block stay in registers for all rounds, and
 are written once.
 
-One kernel for TPUs (Mosaic) and for CUDA (Triton), over blocks of counters. It has been compiled
-for both and run by the interpreter, never on the machines themselves: that is why a key asks for
-it. JAX 0.12 warns where it is lowered for CUDA that Pallas is to lose Triton.
+One kernel for TPUs (Mosaic) and for CUDA (Triton), over blocks of counters. It has run on an H200,
+to the bits of XLA's form; for TPUs it has been compiled and run by the interpreter alone: that is
+why a key asks for it. JAX 0.12 warns where it is lowered for CUDA that Pallas is to lose Triton.
 """
 
 import functools
