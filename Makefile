@@ -7,6 +7,8 @@ AOT ?= .aot
 
 # A file at a time, in the order of their names: small files come last, so both workers end together.
 PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+# Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-rest test-all lint docs matrix release-check dev bench aot clean
 
