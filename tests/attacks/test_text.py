@@ -141,6 +141,8 @@ def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp
         (["lira", "--lora", "2"], "Expected model with lora"),
     ],
 )  # fmt: skip
-def test_what_is_no_attack_on_text_is_refused(flags, message, tmp_path, capsys):
+def test_what_is_no_attack_on_text_is_refused(flags, message, tmp_path, capsys, monkeypatch):
+    small = functools.partial(classifiers.TokenLSTM, cells=(4,), hidden=())
+    monkeypatch.setitem(classifiers._CLASSES, "token_lstm", small)
     assert cli.main(["attack", "--attack", *flags, "--run-dir", str(tmp_path / "run")]) == 2
     assert message in capsys.readouterr().err

@@ -103,6 +103,11 @@ KERNELS = {
         gram_of,
     ),
 }
+# Two others of four methods and the spectrum that is drawn from: as they are in what is left.
+ALSO = pytest.mark.slow(
+    reason="compiles one more kernel twice",
+    ids=["per_example_grads_two_pass", "per_example_grads_microbatch", "spectrum"],
+)
 # What is computed from squares of numbers below float32's precision is not asked of 16 bits.
 ONLY_WIDE = ("spectrum", "lifted_draw", "poisson_sample", "fixed_size_sample")
 
@@ -149,6 +154,7 @@ def test_a_kernel_under_pmap_gives_each_device_its_own(name):
         close(part(found, device), alone[device])
 
 
+@ALSO
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_under_shard_map_gives_each_device_its_own(name):
     kernel, both, alone = of_devices(name)
@@ -184,6 +190,7 @@ def test_a_kernel_takes_bfloat16_arrays(name):
         )
 
 
+@ALSO
 @pytest.mark.filterwarnings("ignore:Some donated buffers were not usable")
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_kernel_whose_arguments_are_given_away_gives_the_same_bits(name):

@@ -149,7 +149,7 @@ CASES = [
 
 @pytest.mark.slow(
     reason="compiles per-example gradients of a decoder",
-    but=["8-lora True taps", "3-full False taps"],
+    but=["8-lora True taps"],
 )
 @pytest.mark.parametrize(("adapted", "remat", "method"), CASES)
 @pytest.mark.parametrize("length", [3, 8])

@@ -141,7 +141,6 @@ def two_rounds(name, changes, performance):
     but=[
         "dp_fedavg",
         "dp_fedsgd",
-        "fedavg",
         "gsgd_dp",
         "higradavg",
         "lightdp",

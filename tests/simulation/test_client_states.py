@@ -3,6 +3,7 @@ checkpoint that a run goes on from.
 """
 
 import contextlib
+import functools
 import json
 import os
 
@@ -169,12 +170,14 @@ SCHEMES = pytest.mark.parametrize("scheme", ["dp_scaffold", "dp_fedper"])
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory, compiled_once):
-    """Runs without an interruption."""
-    found = {}
-    for scheme in ("dp_scaffold", "dp_fedper"):
+    """The run of a scheme, without an interruption."""
+
+    @functools.cache
+    def run_of(scheme):
         path = tmp_path_factory.mktemp(scheme) / "run"
-        found[scheme] = run.start(config(scheme=scheme), path, Watch())
-    return found
+        return run.start(config(scheme=scheme), path, Watch())
+
+    return run_of
 
 
 def ended(outcome):
@@ -195,7 +198,7 @@ def test_a_run_that_was_killed_ends_in_the_same_bits(scheme, after, whole, tmp_p
 
     with pytest.raises(RuntimeError, match="killed"):
         run.start(config(scheme=scheme), tmp_path / "run", Stop())
-    assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole[scheme])
+    assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole(scheme))
 
 
 @pytest.mark.slow(reason="kills runs in processes of their own")
@@ -215,13 +218,13 @@ def test_a_kill_between_the_rows_and_their_checkpoint_ends_in_the_same_bits(
         with pytest.raises(RuntimeError, match="killed"):
             run.start(config(scheme=scheme), tmp_path / "run", Watch())
     assert (tmp_path / "run" / client_states.CLIENTS / "before-4.bin").exists()
-    assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole[scheme])
+    assert ended(run.resume(tmp_path / "run", Watch())) == ended(whole(scheme))
 
 
 @pytest.mark.slow(reason="two whole runs")
 @SCHEMES
 def test_clients_on_disk_keep_the_same_bits_as_clients_in_memory(scheme, whole, tmp_path):
-    digits = whole[scheme].task
+    digits = whole(scheme).task
     for name, table, examples in (
         ("train", np.asarray(digits.client_data.indices), digits.dataset.train),
         ("test", np.arange(len(digits.dataset.test["y"]))[None], digits.dataset.test),
@@ -231,11 +234,12 @@ def test_clients_on_disk_keep_the_same_bits_as_clients_in_memory(scheme, whole, 
             tmp_path / "disk" / name, [{k: v[r] for k, v in examples.items()} for r in rows]
         )
     outcome = run.start(config(f"disk:{tmp_path / 'disk'}", scheme), tmp_path / "run", Watch())
-    assert ended(outcome) == ended(whole[scheme])
+    assert ended(outcome) == ended(whole(scheme))
+    assert (whole(scheme).own_models is None) == (scheme == "dp_scaffold")
 
 
 def test_evaluations_use_the_models_of_the_clients(whole):
-    outcome = whole["dp_fedper"]
+    outcome = whole("dp_fedper")
     last, test = json.loads(ended(outcome)[2].splitlines()[-1]), outcome.task.dataset.test
     own = [
         outcome.own_models(int(i)) for i in np.unique(np.linspace(0, CLIENTS - 1, 20).astype(int))
@@ -247,7 +251,6 @@ def test_evaluations_use_the_models_of_the_clients(whole):
     for each in own:
         jax.tree.map(np.testing.assert_array_equal, each["hidden"], shared)
     assert len({np.asarray(head).tobytes() for head in heads}) > 10
-    assert whole["dp_scaffold"].own_models is None
 
 
 @pytest.mark.slow(reason="whole runs")
