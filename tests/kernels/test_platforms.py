@@ -163,6 +163,9 @@ def test_one_module_for_three_platforms_holds_each_ones_form_of_a_private_gradie
     for platform in ("cuda", "tpu"):
         assert "stablehlo.while" not in alone[platform]
         assert "stablehlo.convolution" in alone[platform]
+    # A group for each of 40 examples is one kernel after the other on a GPU.
+    grouped = {p: "feature_group_count = 40" in alone[p] for p in PLATFORMS}
+    assert grouped == {"cpu": False, "cuda": False, "tpu": True}
 
 
 def test_the_exported_program_gives_what_the_jitted_one_does_here():
