@@ -100,14 +100,15 @@ class NativeConv(ConvProduct):
         clean = [jnp.where(jnp.isfinite(z), z, jnp.zeros((), dtype)) for z in pair]
         rows = _platforms.choose(
             *clean,
-            default=functools.partial(self._rows_by_products, precision=precision),
+            default=self._rows_by_products,
             tpu=jax.vmap(one),
         )
         rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, dtype))
         return rows, sum_of_squares(flat(rows), 1)
 
-    def _rows_by_products(self, x: jax.Array, y: jax.Array, precision: Any) -> jax.Array:
+    def _rows_by_products(self, x: jax.Array, y: jax.Array) -> jax.Array:
         size, by_rows = x.shape[0], self._less_by_rows
+        precision = self._params["precision"] if self.held else HIGHEST
         order = self._by_rows_order if by_rows else self.row_order
 
         def rows(pair: Sequence[jax.Array]) -> jax.Array:
@@ -115,8 +116,9 @@ class NativeConv(ConvProduct):
             out = (0, *part.row_order)
             return einsum(part.x, part.x_labels, part.y, part.y_labels, out, precision)
 
-        blocks = max(1, min(size, -(-size * self._copied(by_rows) // CACHED_ON_GPUS)))
-        if blocks == 1:
+        blocks = min(size, -(-size * self._copied(by_rows) // CACHED_ON_GPUS))
+        # Blocks of examples that lie on several devices would be gathered.
+        if blocks <= 1 or self.spread:
             made = rows((x, y))
         else:
             at_once = -(-size // blocks)
