@@ -318,7 +318,7 @@ def test_a_package_that_fails_breaks_nothing_else(site, tmp_path, capsys):
     for kind in ("data sets", "models", "mechanisms", "attacks"):
         part = out.partition(f"\n{kind} (")[2].partition("\n\n")[0]
         assert re.search(r"^  broken.*cannot be loaded", part, flags=re.MULTILINE), kind
-    simulated([*BY_NAME, *SHORT], tmp_path / "run")
+    simulated([*BY_NAME, "--num-rounds", "1", "--no-baseline"], tmp_path / "run")
     for call in (schemes.get, data.load, lambda name: models.check_name(name=name)):
         with pytest.raises(
             ValueError, match=r"broken_package:x of broken-package to load: .*not_there"

@@ -36,9 +36,9 @@ class Watch:
 def config(dataset="digits", **changes):
     return Config(
         scheme="dp_fedavg",
-        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25),
+        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25, noise_multiplier=2.0),
         data=DataConfig(num_clients=CLIENTS, dataset=dataset, **changes),
-        privacy=PrivacyConfig(),
+        privacy=PrivacyConfig(target_epsilon=None),
         run=RunConfig(num_rounds=8, eval_every=4, checkpoint_every=3, seed=3, baseline=False),
     )
 

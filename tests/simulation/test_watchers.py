@@ -16,7 +16,7 @@ from fljax.simulation.observers import trackers
 
 def config(num_rounds=5):
     return Config(
-        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25),
+        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25, noise_multiplier=2.0),
         data=DataConfig(num_clients=40),
         run=RunConfig(
             num_rounds=num_rounds, seed=0, eval_every=2, checkpoint_every=3, baseline=False

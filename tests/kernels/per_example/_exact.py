@@ -2,6 +2,8 @@
 vmap(grad).
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -23,15 +25,18 @@ def flat(tree):
     return np.concatenate([np.asarray(g, np.float64).ravel() for g in jax.tree.leaves(tree)])
 
 
-def reference_rows(loss, params, batch):
-    def one(p, e):
-        return jax.value_and_grad(loss)(p, e)
+@functools.cache
+def _values_and_rows(loss):
+    """One function for each loss, so that tests of one loss trace and compile it once."""
+    return jax.jit(jax.vmap(jax.value_and_grad(loss), (None, 0)), compiler_options=FAST)
 
+
+def reference_rows(loss, params, batch):
     batch = jax.tree.map(
         lambda x: jax.random.clone(x) if jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key) else x,
         batch,
     )
-    values, rows = jax.jit(jax.vmap(one, (None, 0)), compiler_options=FAST)(params, batch)
+    values, rows = _values_and_rows(loss)(params, batch)
     return np.asarray(values, np.float64), matrix(rows)
 
 
