@@ -288,7 +288,7 @@ PINNED = {
         "PSNR of gradient inversion rises with nats": "reproduced",
         "and its SSIM": "reproduced",
         "and its cosine": "reproduced",
-        "noise in the data costs up to 11 % of SGD's time": "cannot tell",
+        "noise in the data costs up to 11 % of SGD's time": "reproduced",
         "DP-SGD costs 57 % and more": "not reproduced",
         "a white channel costs more time than a natural one": "cannot tell",
     },

@@ -16,6 +16,7 @@ from fljax.data.subjects import SUBJECT
 
 NAMES = ("writers", "roles")
 NUM_SYMBOLS = 80
+_BLOCK = 16_384  # images that are drawn together
 _STICKS = (
     4  # a Dirichlet of small concentration is a few sticks; what is left over is added to the last
 )
@@ -70,12 +71,17 @@ def writers(
         labels = (rng.random(subject.size)[:, None] > thresholds).sum(axis=1).astype(np.int32)
         members = [np.flatnonzero(split["y"] == label) for label in range(base.num_classes)]
         picks = np.array([members[label][rng.integers(members[label].size)] for label in labels])
-        own = {name: values[subject] for name, values in style.items()}
-        ink = _warp(split["x"][picks, :, :, 0], side, own["shear"], own["angle"], own["scale"])
-        column = {name: values[:, None, None] for name, values in own.items()}
-        ink = column["contrast"] * ink ** (1 / column["stroke"])
-        ink = np.clip(ink + column["noise"] * rng.standard_normal(ink.shape), 0, 1)
-        return {"x": ink[..., None].astype(np.float32), "y": labels, SUBJECT: subject}
+        x = np.empty((subject.size, side, side, 1), np.float32)
+        for first in range(0, subject.size, _BLOCK):  # of the paper's size it fits no memory whole
+            here = slice(first, first + _BLOCK)
+            own = {name: values[subject[here]] for name, values in style.items()}
+            images = split["x"][picks[here], :, :, 0]
+            ink = _warp(images, side, own["shear"], own["angle"], own["scale"])
+            column = {name: values[:, None, None] for name, values in own.items()}
+            ink = column["contrast"] * ink ** (1 / column["stroke"])
+            noise = column["noise"] * rng.standard_normal(ink.shape)
+            x[here, ..., 0] = np.clip(ink + noise, 0, 1)
+        return {"x": x, "y": labels, SUBJECT: subject}
 
     test_sizes = np.maximum(1, np.round(0.2 * sizes)).astype(np.int64)
     return Dataset(

@@ -210,7 +210,7 @@ def accuracies(case: Case, shape: str, settings: Settings) -> dict[str, Any]:
     examples, test = (jax.tree.map(jnp.asarray, part) for part in (here.data.train, here.data.test))
 
     @jax.jit
-    def run(params: Any, table: jax.Array, key: jax.Array) -> jax.Array:
+    def run(params: Any, examples: Any, test: Any, table: jax.Array, key: jax.Array) -> jax.Array:
         cohort = data.cohort(data.ClientData(examples, table), jnp.arange(case.clients))
 
         def step(state: Any, _: None) -> tuple[Any, jax.Array]:
@@ -223,7 +223,7 @@ def accuracies(case: Case, shape: str, settings: Settings) -> dict[str, Any]:
     for seed in settings.each_seed:
         table = data.partition.iid(labels, case.clients, np.random.default_rng(seed))
         params = start(here, jax.random.key(seed)).params
-        found.append(run(params, jnp.asarray(table), jax.random.key(seed)))
+        found.append(run(params, examples, test, jnp.asarray(table), jax.random.key(seed)))
     runs = np.asarray(found, np.float64)
     return {
         "accuracies": np.round(runs[:, -1], 4).tolist(),

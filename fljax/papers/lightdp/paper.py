@@ -338,7 +338,7 @@ def _show_against_time(settings: Settings, found: Found) -> list[Table | Picture
         "machine at both sizes, the cheaper of two rounds, clients side by side; at ResNet-18's "
         "one client and the server do all their work, and the server gets its messages for "
         "the others': of what it passes on between those nothing is counted. HE would take hours "
-        "there. All answer; bytes at "
+        "there. Seconds are a processor's, of all threads. All answer; bytes at "
         f"{8 * timing.BANDWIDTH / 1e6:.0f} Mbit/s; training, latency and the model's way down, "
         "the same for all, are left out. HE: Paillier's threshold encryption under "
         f"{_key_bits(settings)} bits."

@@ -256,9 +256,10 @@ def trainer(
     apply = model(jax.random.key(0)).apply
     silos = jnp.arange(settings.num_silos, dtype=jnp.int32)
 
+    # Examples are arguments: as constants of the program, large data would be in memory many times.
     @jax.jit
     def run(
-        params: Any, rows: jax.Array, key: jax.Array, rate: jax.Array
+        params: Any, examples: Any, test: Any, rows: jax.Array, key: jax.Array, rate: jax.Array
     ) -> tuple[jax.Array, jax.Array]:
         rated = copy.copy(config)
         object.__setattr__(
@@ -284,7 +285,8 @@ def trainer(
     ) -> tuple[np.ndarray, np.ndarray]:
         init_key, key = jax.random.split(jax.random.key(seed, impl="threefry2x32"))
         rate = config.local_learning_rate if rate is None else rate
-        accuracy, loss = run(model(init_key).params, jnp.asarray(rows), key, jnp.float32(rate))
+        params, given = model(init_key).params, jnp.asarray(rows)
+        accuracy, loss = run(params, examples, test, given, key, jnp.float32(rate))
         return np.asarray(accuracy), np.asarray(loss)
 
     return train
