@@ -65,7 +65,7 @@ def of_client(noise: RecordNoise, client: jax.Array | int) -> RecordNoise:
 
 def draw(noise: RecordNoise, keys: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """Independent noise for records of `shape`, one for each of `keys` `[B]`: float32 `[B,
-    *shape]`.
+    *shape]`; where only k directions are sent, along these, `[B, k]`.
 
     Args:
       noise: of one client (`of_client`).
@@ -73,6 +73,11 @@ def draw(noise: RecordNoise, keys: jax.Array, shape: tuple[int, ...]) -> jax.Arr
       shape: of one record; its product is d.
     """
     scale = jnp.exp(0.5 * noise.log_noise_var).astype(jnp.float32)
+    if noise.centre is not None:
+        assert noise.factor is not None
+        coordinates = jax.ShapeDtypeStruct((noise.factor.shape[1],), np.dtype(np.float32))
+        found: jax.Array = fljax_kernels.gaussian_noise(keys, coordinates, scale)
+        return found
     own = jnp.sqrt(jnp.asarray(noise.weights, jnp.float32))
     own = own if jnp.ndim(own) == 0 else own.reshape(1, *shape)
     like = jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
@@ -113,9 +118,11 @@ def noisy(noise: RecordNoise, x: jax.Array, keys: jax.Array) -> jax.Array:
         assert noise.factor is not None
         along = functools.partial(jnp.matmul, precision="highest")
         centre = noise.centre[None]
-        away = values.reshape(len(values), -1) - centre
-        kept = along(along(away, noise.factor), noise.factor.T)
-        values = (centre + kept).reshape(values.shape)
+        # Noise is added to coordinates: beside a projected record, rounded apart, its last bits
+        # would tell the two apart.
+        seen = along(values.reshape(len(values), -1) - centre, noise.factor)
+        seen = seen + draw(noise, keys, x.shape[1:])
+        return (centre + along(seen, noise.factor.T)).reshape(x.shape).astype(x.dtype)
     return (values + draw(noise, keys, x.shape[1:])).astype(x.dtype)
 
 
