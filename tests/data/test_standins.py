@@ -167,3 +167,14 @@ def test_common_speech_of_no_length_is_refused():
         standins.common_speech(rng, num_texts=1, length=1)
     with pytest.raises(ValueError, match="num_texts"):
         standins.common_speech(rng, num_texts=0, length=5)
+
+
+def test_writers_are_the_same_however_many_are_styled_together(monkeypatch):
+    def made():
+        return standins.writers(np.random.default_rng(5), num_subjects=6, mean_items=20.0)
+
+    whole = made()
+    monkeypatch.setattr(standins, "_BLOCK", 17)
+    for one, other in ((whole.train, made().train), (whole.test, made().test)):
+        for name, values in one.items():
+            np.testing.assert_array_equal(values, other[name])
