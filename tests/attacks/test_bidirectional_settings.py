@@ -78,8 +78,8 @@ def reader(plan):
 
 
 def triples_of(plan, params, x, y, **law):
-    secrets = perturbation.draw(plan, jax.random.key(2), **law)
-    sent, transition = perturbation.perturb(plan, params, secrets)
+    secrets = jax.jit(lambda key: perturbation.draw(plan, key, **law))(jax.random.key(2))
+    sent, transition = jax.jit(functools.partial(perturbation.perturb, plan))(params, secrets)
     client = client_of(plan)
     rows = [
         client(sent, transition, {"x": x[k][None], "y": y[k][None]}, jnp.ones(1, bool))[0]
@@ -109,11 +109,13 @@ def test_a_search_finds_the_rows_of_a_table_unless_there_is_noise():
 def test_psi_and_phi_of_a_table_give_input_and_features_away():
     model, plan, _, x, y, _, score, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
     secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
-    read = score(jax.vmap(lambda triple: perturbation_leak.read_input(plan, triple))(triples))
+    inputs = jax.jit(jax.vmap(lambda triple: perturbation_leak.read_input(plan, triple)))
+    read = score(inputs(triples))
     assert read.psnr > 60 and read.feature_mse < 1e-6
     body, _ = scaling.split(plan, model.params)
-    features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
-    found = jax.vmap(lambda triple: perturbation_leak.read_features(plan, secrets, triple))(triples)
+    features = jax.jit(jax.vmap(lambda x: scaling.hidden(plan, body, None, x)))(x)
+    read_features = lambda triple: perturbation_leak.read_features(plan, secrets, triple)
+    found = jax.jit(jax.vmap(read_features))(triples)
     np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
 
 
