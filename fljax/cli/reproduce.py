@@ -45,7 +45,8 @@ def main(args: Sequence[str]) -> int:
     folder = options.output or pathlib.Path("runs") / f"reproduce-{name}-{settings.scale}"
     minutes = reproduce.seconds(paper, settings, options.item) / 60
     gigabytes = paper.memory_gb[settings.scale]
-    _output.aside(f"about {minutes:.0f} min on two cores, {gigabytes:g} GB of memory")
+    guessed = ", both guessed: no whole run was timed" if settings.scale == "full" else ""
+    _output.aside(f"about {minutes:.0f} min on two cores, {gigabytes:g} GB of memory{guessed}")
     try:
         outcome = reproduce.run(
             options.paper, settings, folder, items=options.item, say=_output.aside
