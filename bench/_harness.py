@@ -328,7 +328,11 @@ def environment() -> dict[str, Any]:
         "versions": versions,
         "commit": git("rev-parse", "HEAD"),
         "dirty": bool(
-            git("status", "--porcelain", "--untracked-files=no", "--", "fljax", "kernels", "bench")
+            # What benches wrote before, this one among them, is no code.
+            git(
+                *("status", "--porcelain", "--untracked-files=no", "--"),
+                *("fljax", "kernels", "bench", ":!bench/results"),
+            )
         ),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
