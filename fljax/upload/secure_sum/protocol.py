@@ -147,10 +147,10 @@ def run(
       SecureSumError: the sum was aborted; the kind of error says why. Nothing is released.
     """
     given = dict(words) if isinstance(words, Mapping) else dict(enumerate(words))
-    if not set(given) <= set(range(protocol.terms.num_clients)):
+    if strangers := sorted(set(given) - set(range(protocol.terms.num_clients))):
         raise ValueError(
-            f"Expected words of clients below {protocol.terms.num_clients}, got those of "
-            f"{max(given)}."
+            f"Expected words of clients 0 to {protocol.terms.num_clients - 1}, got those of "
+            f"{strangers}."
         )
     gone = dict(dropouts or {})
     for step in gone.values():
