@@ -596,7 +596,7 @@ def test_an_unknown_protocol_or_step_is_refused():
         secure_sum.simulated("sekagg", terms())
     with pytest.raises(ValueError, match="step"):
         protocol.run(simulated(), words_of(terms()), dropouts={0: "mask"})
-    with pytest.raises(ValueError, match="words of clients below 6"):
+    with pytest.raises(ValueError, match=r"clients 0 to 5, got those of \[6\]"):
         protocol.run(simulated(), {NUM: words_of(terms())[0]})
     for state in (b"", b"x", protocol.pack(*[b""] * 13), protocol.pack(*[b"1"] * 13)):
         with pytest.raises(errors.MalformedMessageError):
