@@ -29,7 +29,9 @@ def table(rows: _tables.Rows) -> str:
             "[per-example gradients](docs/reference/measured.md#per-example-gradients)",
         ],
         [
-            f"the same on one {on_gpu[0]['device']}, {len(on_gpu)} models",
+            f"a private over a mean gradient on one {on_gpu[0]['device']}, {len(on_gpu)} models, "
+            f"batches of {min(row['batch'] for row in on_gpu):,} to "
+            f"{max(row['batch'] for row in on_gpu):,}",
             f"{min(row['ratio'] for row in on_gpu):.2f}x to "
             f"{max(row['ratio'] for row in on_gpu):.2f}x the time",
             "[per-example gradients](docs/reference/measured.md#per-example-gradients)",
@@ -40,4 +42,4 @@ def table(rows: _tables.Rows) -> str:
             "[accountants](docs/reference/measured.md#accountants)",
         ],
     ]
-    return _tables.markdown(["on two CPU cores", "measured", "all of it"], body)
+    return _tables.markdown(["on two CPU cores, unless said", "measured", "all of it"], body)

@@ -33,8 +33,8 @@ and update are apart (`noise` rows): drawing the same number of normals with `ja
 and `add_gaussian_noise` plus one step of SGD. A peer that is not installed or fails leaves a row
 that says so.
 
-On a GPU all forms, torch's too, multiply as they do by default there, TF32 included, and are
-checked against products of full precision; `XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves torch its
+On a GPU all forms multiply in TF32, as XLA does by default and torch is told to, and are checked
+against products of full precision; `XLA_PYTHON_CLIENT_PREALLOCATE=false` leaves torch its
 memory.
 """
 
