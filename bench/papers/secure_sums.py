@@ -13,25 +13,33 @@ one core, so that no threads wait in them. `wall_s` is a round by the clock on t
 noise by pairs, drawn each round, in float32; what the server adds up is noisy. One client's steps
 and the server's are measured there.
 
-The cells are D = 10^4, 10^5, 10^6, N = 10, 50, 200, with 0, 10 and 30 % dropouts, and some of the
-protocols that take a power of 3072 bits for each word or some. Where messages of all clients fill
-the memory, or all clients would compute for hours, "alone" is true: one client computes, and its
-messages arrive in the name of all N, so that its steps and the server's are of true sizes, and
-`round_s` is null. Nothing is extrapolated.
+The cells are D = 10^4, 10^5, 10^6, N = 10, 50, 200, with 0, 10 and 30 % dropouts. Where messages
+of all clients fill the memory, or all clients would compute for hours, "alone" is true: one client
+computes, and its messages arrive in the name of all N, so that its steps and the server's are of
+true sizes, and `round_s` is null. Nothing is extrapolated.
+
+Of protocols with long numbers or points for words (`KEYED`), one client computes for all, once for
+the three shares of dropouts, on which its work does not depend. With a million numbers the server
+decrypts for 30 % alone, whose powers are the longest ("decrypt_at"); 0 and 10 % have those seconds
+too. A key of `joint_paillier` is as long as one that N clients make, which takes minutes for each
+three, and is not timed but for three.
 
 A run goes through the cells, cheap ones first, for so many minutes of computing. Rows wait in
 `secure_sums-cpu.partial.json`; the next run of the same commit goes on from there, and the last one
-writes them all. `--fill` keeps rows of the JSON and measures what is missing there.
+writes them all. `--fill` keeps rows of the JSON and measures what is missing there, and those of
+the protocols after `--again` anew.
 """
 
 import argparse
+import dataclasses
 import gc
 import itertools
 import json
 import math
+import os
 import pathlib
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,7 +47,14 @@ import numpy as np
 from bench import _harness, _tables
 from fljax.papers.lightdp import timing
 from fljax.upload import secure_sum
-from fljax.upload.secure_sum import inner_product, paillier, protocol
+from fljax.upload.secure_sum import (
+    big_numbers,
+    curve,
+    inner_product,
+    joint_paillier,
+    paillier,
+    protocol,
+)
 
 BITS = 24
 SIZES = (10**4, 10**5, 10**6)
@@ -47,19 +62,13 @@ CLIENTS = (10, 50, 200)
 DROPOUTS = (0.0, 0.1, 0.3)
 NAMES = (*secure_sum.FAST, "lightdp")
 KEYED = ("paillier", "joint_paillier", "inner_product")
-# A power of numbers of 3072 bits a word, or one for 127 of them, which Paillier packs. A key
-# without a dealer takes half a minute of three clients, and of ten more than five.
 OTHERS = (
     ("secagg_plus", 100, 10**6, 0.1),
     ("ckks", 100, 10**6, 0.1),
-    *itertools.product(["paillier"], [10], [127], DROPOUTS),
-    *itertools.product(["inner_product"], [10], [100], DROPOUTS),
-    *itertools.product(["paillier"], [10], [10**4], DROPOUTS),
-    ("paillier", 50, 10**4, 0.1),
+    ("paillier", 10, 127, 0.1),
+    ("inner_product", 10, 100, 0.1),
     ("joint_paillier", 3, 127, 0.0),
     ("joint_paillier", 3, 10**4, 0.0),
-    ("inner_product", 10, 10**4, 0.1),
-    ("paillier", 200, 10**4, 0.1),
 )
 # Messages of a round, all in memory at once, may take so much.
 MOST_BYTES = 6e9
@@ -83,16 +92,25 @@ def cells() -> list[tuple[str, int, int, float]]:
     dear = {"ckks": 5, "light_secagg": 2}
     fast = sorted(grid, key=lambda c: (c[1] * c[2] * dear.get(c[0], 1) + 3000 * c[1] ** 2, c))
     cheap = [cell for cell in fast if cell[1] * cell[2] < 10**8]
-    return [*cheap, *OTHERS, *(cell for cell in fast if cell not in cheap)]
+    keyed = itertools.product(SIZES, CLIENTS, KEYED, DROPOUTS[-1:])
+    dear_last = [(name, num, size, gone) for size, num, name, gone in keyed]
+    return [*cheap, *OTHERS, *(cell for cell in fast if cell not in cheap), *dear_last]
 
 
 def is_alone(name: str, agreed: protocol.Terms) -> bool:
-    """Whether one client computes for all, since all would fill the memory or take hours."""
-    size = agreed.size
-    if name in KEYED:
-        return size >= 10**4 and name != "joint_paillier"
-    # Of the others, those whose messages are not signed by each client.
-    return name in ("ckks", "shamir_servers") and 36.0 * agreed.num_clients * size > MOST_BYTES
+    """Whether one client computes for all, since the messages of all would fill the memory."""
+    # Of those whose messages are not signed by each client.
+    return name in ("ckks", "shamir_servers") and 36.0 * agreed.num_clients * agreed.size > (
+        MOST_BYTES
+    )
+
+
+def measured(name: str, num_clients: int, size: int, dropped: float) -> Iterator[dict[str, Any]]:
+    """The rows of a cell, those of other dropouts with it where one client's work is for all."""
+    if name in KEYED and num_clients in CLIENTS and size in SIZES:
+        yield from keyed(name, num_clients, size)
+    else:
+        yield row(name, num_clients, size, dropped)
 
 
 def row(name: str, num_clients: int, size: int, dropped: float) -> dict[str, Any]:
@@ -107,7 +125,7 @@ def row(name: str, num_clients: int, size: int, dropped: float) -> dict[str, Any
     integers = rng.integers(-agreed.most, agreed.most + 1, shape, np.int32)
     words = protocol.as_words(agreed, integers)
     start = time.process_time()
-    made = alike(name, agreed) if alone else secure_sum.simulated(name, agreed)
+    made = _with_blinds(secure_sum.simulated(name, agreed))
     set_up = time.process_time() - start
     gone = round(dropped * num_clients)
     begin = time.perf_counter()
@@ -139,16 +157,101 @@ def alike(name: str, agreed: protocol.Terms) -> Any:
     """A protocol in which all clients' messages may be one client's: they have one key, or the
     same share of it, as long as another's.
     """
+    num = agreed.num_clients
     if name == "inner_product":
-        made = inner_product.simulated(agreed)
-        secrets = dict.fromkeys(made.secrets, made.secrets[0])
-        return inner_product.InnerProduct(terms=agreed, secrets=secrets, modulus=made.modulus)
+        return inner_product.InnerProduct(
+            terms=agreed, secrets=dict.fromkeys(range(num), bytes(32))
+        )
     if name == "paillier":
         # Of a threshold of one, so that all shares are the same, and the terms' threshold for them.
-        key = paillier.new_key(agreed.num_clients, 1)
+        key = paillier.new_key(num, 1)
         key = key._replace(threshold=agreed.least, colluders=agreed.least - 1)
-        return paillier.Paillier(terms=agreed, key=key)
-    return secure_sum.simulated(name, agreed)
+        return _with_blinds(paillier.Paillier(terms=agreed, key=key))
+    # A multiple of phi(n) as long as a share of a key that all make.
+    p, q = (big_numbers.safe_prime(paillier.MODULUS_BITS // 2, os.urandom) for _ in range(2))
+    making = joint_paillier.Making(num, agreed.max_colluders, paillier.MODULUS_BITS)
+    party = joint_paillier.Party(making, 1, os.urandom)
+    party.settle(p * q, [party.key_shares(p * q)[-1]] * num)
+    phi = (p - 1) * (q - 1)
+    share = phi * (party.share // phi)
+    shares, least = dict.fromkeys(range(num), share), 2 * agreed.max_colluders + 1
+    key = paillier.Key(p * q, shares, least, agreed.max_colluders, share % (p * q))
+    return _with_blinds(paillier.Paillier(terms=agreed, key=key))
+
+
+def _with_blinds(made: Any) -> Any:
+    """The table of a key's blinds is made with the key, once."""
+    if isinstance(made, paillier.Paillier):
+        made.blinds  # noqa: B018
+    return made
+
+
+def keyed(name: str, num_clients: int, size: int) -> Iterator[dict[str, Any]]:
+    """Rounds with each share of dropouts, by the work of one client."""
+    agreed = terms(name, num_clients, size)
+    rng = np.random.default_rng(0)
+    integers = rng.integers(-agreed.most, agreed.most + 1, size, np.int32)
+    start = time.process_time()
+    made = alike(name, agreed)
+    set_up = time.process_time() - start
+    client = made.client(0, protocol.as_words(agreed, integers), 0)
+    spent, sent = _timed(client.send, "encrypted", b"")
+    seconds = {"encrypted": spent}
+    if name != "inner_product":
+        # What it decrypts is its own ciphertexts: their products take as long.
+        seconds["decrypt"], share = _timed(client.send, "decrypt", sent)
+    decrypted_at = DROPOUTS[-1:] if name != "inner_product" and size > 10**5 else DROPOUTS
+    decrypting = 0.0
+    for dropped in reversed(DROPOUTS):
+        num = num_clients - round(dropped * num_clients)
+        there = sorted(int(i) for i in rng.choice(num_clients, num, replace=False))
+        curve.baby_steps.cache_clear()  # a server's own, in each round here
+        server = dataclasses.replace(made).server(0)
+        spent, _ = _timed(server.collect, "encrypted", dict.fromkeys(there, sent))
+        costs = [_cost("encrypted", num, seconds, spent, sent, b"")]
+        if name != "inner_product":
+            if dropped in decrypted_at:
+                part = _powers(made, share, num)
+                decrypting, _ = _timed(server.collect, "decrypt", dict.fromkeys(there, part))
+            costs.append(_cost("decrypt", num, seconds, decrypting, share, sent))
+        if name == "inner_product" or dropped in decrypted_at:
+            plain = protocol.as_words(agreed, num * integers.astype(np.int64))
+            if not np.array_equal(server.total(), plain):
+                raise AssertionError(f"{name}: another sum than the plain one")
+        case = {"protocol": name, "clients": num_clients, "size": size, "dropout": dropped}
+        yield case | {
+            "alone": True,
+            "decrypt_at": decrypted_at[-1] if len(decrypted_at) == 1 else dropped,
+            "set_up_s": None if name == "joint_paillier" else set_up,
+            "client_ms": 1e3 * sum(seconds.values()),
+            "server_s": sum(c.server_seconds for c in costs),
+            "round_s": None,
+            "wall_s": None,
+            "up_kb": sum(c.bytes_up for c in costs) / num / 1e3,
+            "down_kb": sum(c.bytes_down for c in costs) / num_clients / 1e3,
+            "steps": [cost._asdict() for cost in costs],
+        }
+
+
+def _timed(work: Any, *arguments: Any) -> tuple[float, Any]:
+    start = time.process_time()
+    found = work(*arguments)
+    return time.process_time() - start, found
+
+
+def _cost(
+    step: str, num: int, seconds: Mapping[str, float], server: float, sent: bytes, received: bytes
+) -> protocol.StepCost:
+    return protocol.StepCost(
+        step, num, num * seconds[step], server, num * len(sent), num * len(received)
+    )
+
+
+def _powers(made: Any, share: bytes, num: int) -> bytes:
+    """What a client would tell of the product of `num` ciphertexts, from what it told of one."""
+    elements = made.elements(share, made.partial)
+    powers = big_numbers.library().powmod_base_list(elements, num, made.partial)
+    return paillier.as_bytes(powers, made.partial)
 
 
 def in_all_names(made: protocol.SecureSumProtocol, words: np.ndarray, there: int) -> Any:
@@ -214,7 +317,7 @@ def _line(found: Mapping[str, Any], *more: str) -> list[str]:
 def table(rows: _tables.Rows) -> str:
     """A round of 10 % dropouts by protocol, clients and numbers."""
     known = {_key(found): found for found in rows}
-    grid = itertools.product(CLIENTS, SIZES, sorted(NAMES), [0.1])
+    grid = itertools.product(CLIENTS, SIZES, sorted((*NAMES, *KEYED)), [0.1])
     keys = ((name, num, size, gone) for num, size, name, gone in grid)
     body = [_line(known[key]) for key in keys if key in known]
     return _tables.markdown([*_HEAD, "up, kB", "down, kB"], body)
@@ -222,7 +325,7 @@ def table(rows: _tables.Rows) -> str:
 
 def keyed_table(rows: _tables.Rows) -> str:
     """Rounds apart from the grid, with the seconds that a key took."""
-    grid = set(itertools.product(NAMES, CLIENTS, SIZES, DROPOUTS))
+    grid = set(itertools.product((*NAMES, *KEYED), CLIENTS, SIZES, DROPOUTS))
     body = [
         [
             *_line(r, f"{r['dropout']:.0%}", "one" if r.get("alone") else "all"),
@@ -242,7 +345,7 @@ def dropout_table(rows: _tables.Rows) -> str:
     """What dropouts cost: 50 clients with 10,000 numbers, 200 with a million."""
     known, body = {_key(found): found for found in rows}, []
     for num, size in ((50, 10**4), (200, 10**6)):
-        for name in NAMES:
+        for name in (*NAMES, *KEYED):
             mine = [known.get((name, num, size, d)) for d in DROPOUTS]
             if None in mine:
                 continue
@@ -310,7 +413,7 @@ def plot(path: pathlib.Path) -> None:
 
     cells = [found for found in _tables.rows("secure_sums") if found["dropout"] == 0.1]
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 3.6), sharey=True)
-    for name in NAMES:
+    for name in (*NAMES, *KEYED):
         for axis, fixed, along, most in (
             (axes[0], ("clients", 50), "size", SIZES),
             (axes[1], ("size", 10**5), "clients", CLIENTS),
@@ -340,6 +443,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="two cells, writes nothing")
     parser.add_argument("--only", nargs="*", default=[], help="protocols")
     parser.add_argument("--fill", action="store_true", help="keeps the rows that the JSON has")
+    parser.add_argument("--again", nargs="*", default=[], help="protocols")
     parser.add_argument("--plot", type=pathlib.Path, help="draws the rows that are there")
     options = parser.parse_args()
     if options.plot is not None:
@@ -353,6 +457,7 @@ def main() -> None:
     partial = whole.with_suffix(".partial.json")
     here = {name: _harness.environment()[name] for name in ("commit", "dirty", "date")}
     rows = json.loads(whole.read_text())["rows"] if options.fill else []
+    rows = [found for found in rows if found["protocol"] not in options.again]
     if partial.exists():
         rows += [r for r in json.loads(partial.read_text()) if r["commit"] == here["commit"]]
     known, begin = {_key(found) for found in rows}, time.process_time()
@@ -362,9 +467,10 @@ def main() -> None:
         if time.process_time() - begin > 60 * options.minutes:
             print("time is up: the next run goes on")
             return
-        rows.append(here | row(*case))
+        for found in measured(*case):
+            rows.append(here | found)
+            print({key: value for key, value in found.items() if key != "steps"}, flush=True)
         gc.collect()
-        print({key: value for key, value in rows[-1].items() if key != "steps"}, flush=True)
         partial.write_text(json.dumps(rows))
     note = (
         "one process; messages in memory; sums checked against the plain ones; alone: one client "

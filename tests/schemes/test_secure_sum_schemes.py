@@ -14,8 +14,8 @@ from fljax.accounting import events
 from fljax.upload import integer_grid
 
 FLOAT32_TOO = ("he_dp", "secagg_dp", "smpc_dp", "swiftagg_dp")
-WITH_KEYS = ("hybrid_alpha", "pile", "tp_smc")
-ALL = (*FLOAT32_TOO, *WITH_KEYS)
+WITH_KEYS = ("pile", "tp_smc")
+ALL = (*FLOAT32_TOO, "hybrid_alpha", *WITH_KEYS)
 NUM, NORM = 8, 512
 
 
@@ -31,7 +31,8 @@ def config(name, **changes):
         "num_local_epochs": 1,
         "grid_norm": NORM,
     }
-    given |= {"noise": "exact"} if name in FLOAT32_TOO else {"key_bits": 128}
+    given |= {"noise": "exact"} if name in FLOAT32_TOO else {}
+    given |= {"key_bits": 128} if name in WITH_KEYS else {}
     return schemes.get(name).Config(**given | changes)
 
 

@@ -15,8 +15,10 @@ import pytest
 from fljax import errors
 from fljax.upload import key_agreement, secure_sum
 from fljax.upload.secure_sum import (
+    big_numbers,
     channels,
     ckks,
+    curve,
     field,
     inner_product,
     joint_paillier,
@@ -68,10 +70,6 @@ def a_ckks_key():
     return ckks.new_key(31)
 
 
-# p and (p - 1) / 2 are primes, as a test says.
-SAFE_PRIME = 340282366920938463463374607431768223907
-
-
 @functools.cache
 def a_paillier_key(num_clients, threshold):
     return paillier.new_key(num_clients, threshold, bits=64, entropy=entropy())
@@ -92,9 +90,6 @@ def simulated_of(name, made):
     if name == "paillier":
         key = a_paillier_key(made.num_clients, made.least)
         return paillier.Paillier(terms=made, key=key, for_tests=True, entropy=entropy())
-    if name == "inner_product":
-        small = {"modulus": SAFE_PRIME, "for_tests": True}
-        return inner_product.simulated(made, **small, entropy=entropy())
     return secure_sum.simulated(name, made, entropy=entropy())
 
 
@@ -394,7 +389,7 @@ def test_no_graph_and_no_ciphertext_of_any_form_is_taken():
     for element in (n, 5 * n, n**2 - n, n**2):
 
         def forge(step, messages, element=element):
-            messages[1] = made.as_bytes([element] * made.num_ciphertexts)
+            messages[1] = paillier.as_bytes([element] * made.num_ciphertexts, made.square)
 
         aborts(errors.MalformedMessageError, made, change=forge)
 
@@ -804,13 +799,24 @@ def test_a_round_has_one_key_of_one_sum():
         made.authority.key(3, [0, 1, 2, 3])
     with pytest.raises(errors.DropoutError):
         made.authority.key(4, [0, 1, 2])
-    with pytest.raises(errors.PrivacyPreconditionError, match="3072 bits"):
-        inner_product.simulated(terms(), modulus=SAFE_PRIME)
 
 
 def test_ciphertexts_of_another_kind_abort():
     def random(step, messages):
         messages[1] = flipped(messages[1], -1)
+
+    def another(step, messages):  # a point, of which nobody knows the logarithm
+        messages[1] = curve.as_bytes(curve.hashed(b"")) + messages[1][curve.WIDTH :]
+
+    def opposite(step, messages):  # all cancel out but what the server adds
+        made = protocol.Terms(num_clients=2, size=1, bits=8)
+        first = curve.multiple(7)
+        key = inner_product._factor(run.secrets[0], 0) + inner_product._factor(run.secrets[1], 0)
+        base = next(run.bases(0))
+        rest = [first, base.multiply(curve.scalar(-key)), curve.multiple(1 - 4 * made.most)]
+        sum_of_rest = curve.library().PublicKey.combine_keys(rest)
+        messages[0] = curve.as_bytes(first)
+        messages[1] = curve.as_bytes(sum_of_rest.multiply(curve.scalar(-1)))
 
     def cut(step, messages):
         messages[1] = messages[1][:-1]
@@ -818,35 +824,116 @@ def test_ciphertexts_of_another_kind_abort():
     def zero(step, messages):
         messages[1] = bytes(len(messages[1]))
 
-    for change in (random, cut, zero):
+    for change in (random, another, cut, zero):
         made = simulated_of("inner_product", terms(bits=8, size=3))
         aborts(errors.MalformedMessageError, made, change=change)
+    run = simulated_of("inner_product", protocol.Terms(num_clients=2, size=1, bits=8))
+    aborts(errors.MalformedMessageError, run, change=opposite)
     for name, change in itertools.product(("joint_paillier", "paillier"), (cut, zero)):
         made = simulated_of(name, terms(bits=8, size=3))
         aborts(errors.MalformedMessageError, made, change=change)
+
+
+def test_a_ciphertext_that_shares_a_factor_with_the_modulus_aborts():
+    run = simulated_of("paillier", terms(bits=8, size=3))
+    key = run.key
+    # Whoever has enough shares finds the factors: a power of a multiple of the order is 1.
+    denominator, weights = paillier.at_zero(list(key.shares)[: key.threshold])
+    root = sum(w * key.shares[i] for i, w in enumerate(weights))
+    order = abs(root * key.modulus - denominator)
+    odd = order >> (order & -order).bit_length() - 1
+    roots = (pow(base, odd, key.modulus) - 1 for base in range(2, 99))
+    factor = next(f for r in roots if 1 < (f := math.gcd(r, key.modulus)) < key.modulus)
+
+    def shared(step, messages):
+        messages[1] = factor.to_bytes(len(messages[1]))
+
+    aborts(errors.MalformedMessageError, run, change=shared)
 
 
 def test_ciphertexts_of_two_inputs_are_alike_to_who_has_no_key():
     made = terms(num_clients=2, size=VIEW // 4, bits=6, max_dropouts=0, max_colluders=0)
     seen, opened = [], []
     for word in (0, 5):
-        run = inner_product.simulated(
-            made, modulus=SAFE_PRIME, for_tests=True, entropy=entropy(word)
-        )
+        run = inner_product.simulated(made, entropy=entropy(word))
         vector = np.full(made.size, word, np.uint32)
         sent = run.client(0, vector, 0).send("encrypted", b"")
-        values = [int.from_bytes(sent[i : i + run.width]) for i in range(0, len(sent), run.width)]
-        seen.append(np.array([8 * value // SAFE_PRIME for value in values]))
-        exponent = inner_product._exponent(run, run.secrets[0], 0)
-        back = run.order - exponent
-        blinds = [pow(int(base), back, SAFE_PRIME) for base in run.bases(0)]
-        plain = [a * b % SAFE_PRIME for a, b in zip(values, blinds, strict=True)]
-        opened.append(inner_product._logarithms(plain, 2 * made.most, SAFE_PRIME))
+        width = curve.WIDTH
+        cut = [sent[i : i + width] for i in range(0, len(sent), width)]
+        seen.append(np.array([part[0] >> 5 for part in cut]))
+        back = curve.scalar(-inner_product._factor(run.secrets[0], 0))
+        one = curve.multiple(1)
+        plain = [
+            curve.total([curve.point(part), base.multiply(back), one])
+            for part, base in zip(cut, run.bases(0), strict=True)
+        ]
+        opened.append((curve.odd_logarithms(plain, 4 * made.most + 1) - 1) // 2)
     counts = [np.bincount(view, minlength=8) for view in seen]
     error = math.sqrt(2 * made.size * (1 / 8) * (7 / 8))
     assert np.abs(counts[0] - counts[1]).max() <= 5 * error
     # Control: with the client's key each word is read.
     assert [set(words) for words in opened] == [{made.most}, {made.most + 5}]
+
+
+def test_logarithms_are_found_on_both_sides_by_any_steps():
+    most = 2**14 - 1  # some five hundred giant steps of the fewest baby steps
+    numbers = np.array([1, -1, 31, -33, 63, 65, -most, most, 1001, -8191])
+    points = [curve.multiple(int(number)) for number in numbers]
+    np.testing.assert_array_equal(curve.odd_logarithms(points[:1], most), numbers[:1])
+    np.testing.assert_array_equal(curve.odd_logarithms(points, most), numbers)
+    for beyond in (most + 2, -most - 2, 2**200 + 1, 2, 64):  # the last a giant step, or several
+        with pytest.raises(errors.MalformedMessageError):
+            curve.odd_logarithms([*points, curve.multiple(beyond)], most)
+
+
+def test_the_curve_is_secp256k1_of_prime_order():
+    prime, gmpy2 = 2**256 - 2**32 - 977, big_numbers.library()
+    assert gmpy2.is_prime(prime) and gmpy2.is_prime(curve.ORDER)
+    for found in (curve.multiple(1), curve.multiple(-5), curve.hashed(b"any")):
+        x, y = (int.from_bytes(curve.as_bytes(found)[at : at + 32]) for at in (0, 32))
+        assert (y * y - x**3 - 7) % prime == 0
+    with pytest.raises(errors.MalformedMessageError, match="not on it"):
+        curve.point(bytes(curve.WIDTH))
+    with pytest.raises(errors.MalformedMessageError, match="cancel out"):
+        curve.total([curve.multiple(3), curve.multiple(-3)])
+    assert curve.as_bytes(curve.total([curve.multiple(3), curve.multiple(-2)])) == curve.as_bytes(
+        curve.multiple(1)
+    )
+
+
+def test_powers_by_tables_and_at_once_are_those_of_whole_numbers():
+    modulus = 2**89 - 1
+    table = big_numbers.powers_of(big_numbers.library().mpz(3), 40, modulus)
+    drawn = entropy()(6)
+    found = big_numbers.random_power(table, modulus, lambda length: drawn[:length])
+    bits = "".join(f"{byte:08b}" for byte in drawn)
+    assert found == pow(3, int(bits[::-1], 2), modulus)
+    rng = np.random.default_rng(0)
+    rows = [[int(x) for x in rng.integers(2, 2**62, 2)] for _ in range(5)]
+    for exponents in (
+        [1, -1, 0, 7, 2**70],
+        [3, 0, 0, 0, 0],
+        [-3, -1, -1, -2, -(2**9)],
+        [-(2**40)] * 5,
+    ):
+        found = big_numbers.products_of_powers(rows, exponents, big_numbers.library().mpz(modulus))
+        exact = [
+            math.prod(pow(row[i], e, modulus) for row, e in zip(rows, exponents, strict=True))
+            for i in range(2)
+        ]
+        assert found == [one % modulus for one in exact]
+
+
+@pytest.mark.parametrize("name", ["paillier", "joint_paillier"])
+def test_blinds_have_exponents_of_half_the_modulus_and_no_symbol_that_tells(name):
+    run, words = simulated_of(name, terms()), words_of(terms())[0]
+    n = run.key.modulus
+    assert n.bit_length() // 2 <= 6 * len(run.blinds) < n.bit_length() // 2 + 24
+    powers = [row[1] % n for row in run.blinds]
+    assert len(set(powers)) == len(powers)
+    assert all(big_numbers.library().jacobi(power, n) == 1 for power in powers)
+    sent = [run.client(0, words, 0).send("encrypted", b"") for _ in range(2)]
+    assert sent[0] != sent[1]
 
 
 def test_partial_decryptions_that_do_not_fit_and_keys_of_other_terms_abort():
@@ -879,24 +966,19 @@ def test_one_share_less_than_the_threshold_decrypts_nothing():
     seen = {}
     keep = Tampered(run, change=lambda step, messages: seen.update({step: dict(messages)}))
     np.testing.assert_array_equal(protocol.run(keep, words).total, expected(made, words))
-    parts = {i: run.ciphertexts(message) for i, message in seen["decrypt"].items()}
+    parts = {i: run.elements(m, run.partial) for i, m in seen["decrypt"].items()}
     server = run.server(0)
     server._summed = NUM
-
-    def combined(used):
-        rows = []
-        for i in used:
-            weight = 2 * paillier.weight(run.factorial, i, used)
-            rows.append([pow(int(part), weight, int(run.square)) for part in parts[i]])
-        return server._sums(paillier._product(rows, run.square))
-
+    columns = zip(*(run.elements(m, run.square) for m in seen["encrypted"].values()), strict=True)
+    server._products = [math.prod(column) % run.square for column in columns]
+    combined = lambda used: server._sums({i: parts[i] for i in used})
     np.testing.assert_array_equal(combined([1, 3, 4, 5]), expected(made, words))
     with pytest.raises(errors.MalformedShareError):
         combined([1, 3, 4])
 
 
 def test_a_key_without_a_dealer_is_of_two_primes_that_no_client_knows():
-    gmpy2 = inner_product.library()
+    gmpy2 = big_numbers.library()
     making = joint_paillier.Making(5, 2, 128)
     drawn = entropy()
     parties = [joint_paillier.Party(making, i, drawn) for i in range(5)]
@@ -934,7 +1016,7 @@ def test_a_key_without_a_dealer_is_of_two_primes_that_no_client_knows():
 
 
 def test_numbers_of_other_than_two_primes_are_refuted():
-    gmpy2 = inner_product.library()
+    gmpy2 = big_numbers.library()
     making = joint_paillier.Making(3, 1, 64)
 
     def verdict(p, q):
@@ -963,35 +1045,24 @@ def test_clients_beyond_what_a_key_without_a_dealer_stands_are_refused():
     assert kept.for_tests and joint_paillier.simulated(terms(), key_bits=128).key is kept.key
     small = paillier.simulated(terms(), key_bits=128)
     assert small.key.modulus.bit_length() == 128
-    assert inner_product.simulated(terms(), key_bits=128).modulus.bit_length() == 128
     with pytest.raises(errors.PrivacyPreconditionError, match="3072 bits"):
         joint_paillier.simulated(terms(), key=kept.key)
 
 
 def test_large_primes_are_safe():
-    gmpy2 = inner_product.library()
-    prime = inner_product.group_15()
-    assert hex(prime).startswith("0xffffffffffffffffc90fdaa22168c234c4c6628b80dc1cd1")
-    for p in (prime, SAFE_PRIME):
-        assert gmpy2.is_prime(p, 1) and gmpy2.is_prime((p - 1) // 2, 1)
+    gmpy2 = big_numbers.library()
+    prime = big_numbers.safe_prime(128, entropy())
+    assert prime.bit_length() == 128
+    assert gmpy2.is_prime(prime, 1) and gmpy2.is_prime((prime - 1) // 2, 1)
     n = a_paillier_key(NUM, 4).modulus
     assert n.bit_length() == 64 and not gmpy2.is_prime(n)
-
-
-def test_the_group_of_3072_bits_sums():
-    made = terms(num_clients=3, size=2, bits=8, max_dropouts=1, max_colluders=0)
-    words = words_of(made)
-    run = inner_product.simulated(made, entropy=entropy())
-    found = protocol.run(run, words, dropouts={1: "encrypted"})
-    np.testing.assert_array_equal(found.total, expected(made, words, [1]))
-    assert found.costs[0].bytes_up == 2 * 2 * 384
 
 
 @pytest.mark.parametrize(
     ("name", "package"),
     [
         ("ckks", "tenseal"),
-        ("inner_product", "gmpy2"),
+        ("inner_product", "coincurve"),
         ("joint_paillier", "gmpy2"),
         ("paillier", "gmpy2"),
         ("secagg", "cryptography.hazmat.primitives.asymmetric"),

@@ -4,8 +4,8 @@ cryptography that it is compared with, which run here.
 Everything is measured on this machine, one party after the other. A protocol is run on few numbers,
 at two sizes, and the line through them read at the network's size: PILE encrypts with a key of a
 dealer, TP-SMC with one that its clients make together, both under `Sizes.key_bits`; HybridAlpha
-under 3072 bits. The gradient alone is counted as encrypted, though PILE has Psi and Phi to send as
-well.
+on a curve of 256 bits. The gradient alone is counted as encrypted, though PILE has Psi and Phi to
+send as well.
 """
 
 import functools
@@ -147,7 +147,7 @@ def encrypted(settings: Settings, method: str, clients: int) -> dict[str, Any]:
     with_dealer = name == "joint_paillier" and clients > NEIGHBOURS
     found, keys = [], 0.0
     few = (
-        (1, 3)
+        (128, 384)
         if name == "inner_product"
         else (options["key_bits"] // 32, 3 * options["key_bits"] // 32)
     )

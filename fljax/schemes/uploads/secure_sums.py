@@ -208,15 +208,17 @@ def _scheme(
     )
 
 
-def _of_keys(summary: str, protocol: str) -> base.Scheme:
-    """A scheme whose clients' noise is in whole numbers alone, by a protocol with long keys."""
-    by = modular.SumBy(
-        lambda config, terms: secure_sum.simulated(protocol, terms, key_bits=config.key_bits)
-    )
+def _in_whole_numbers(
+    summary: str, config: type[modular.GridConfig], simulated: Callable[[Any, Any], Any]
+) -> base.Scheme:
+    """A scheme whose clients' noise is in whole numbers alone; `simulated(config, terms)` is the
+    protocol that sums them.
+    """
+    by = modular.SumBy(simulated)
     return base.Scheme(
         summary=f"{summary}, distributed discrete Gaussian noise; unit: client",
         promise="epsilon",
-        Config=KeyConfig,
+        Config=config,
         make=modular.maker(distributed_dgauss.NOISE, by),
         event=distributed_dgauss.event,
         fitted=parties.fitted,
@@ -260,6 +262,21 @@ swiftagg_dp = _scheme(
         num_params, config.parties, config.max_colluders, config.max_stragglers
     ),
 )
+
+
+def _of_keys(summary: str, protocol: str) -> base.Scheme:
+    """One by a protocol with long keys."""
+    return _in_whole_numbers(
+        summary,
+        KeyConfig,
+        lambda config, terms: secure_sum.simulated(protocol, terms, key_bits=config.key_bits),
+    )
+
+
 pile = _of_keys("secure sum by threshold encryption", "paillier")
 tp_smc = _of_keys("secure sum by threshold encryption without a dealer", "joint_paillier")
-hybrid_alpha = _of_keys("secure sum by functional encryption", "inner_product")
+hybrid_alpha = _in_whole_numbers(
+    "secure sum by functional encryption",
+    modular.GridConfig,
+    lambda config, terms: secure_sum.simulated("inner_product", terms),
+)

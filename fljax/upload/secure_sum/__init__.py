@@ -24,7 +24,7 @@ _WHERE = {
     "shamir_servers": "shamir_servers",
 }
 NAMES = tuple(_WHERE)
-# Those that need no numbers of thousands of bits, a power of one for each word or some.
+# Those that take no power of long numbers, or multiple of a point, for each word or some.
 Fast = Literal["ckks", "light_secagg", "secagg", "secagg_plus", "servers", "shamir_servers"]
 FAST: tuple[Fast, ...] = get_args(Fast)
 # Those that sum modulo 2**bits; the others need sums that do not wrap around.
@@ -48,8 +48,10 @@ def simulated(name: str, terms: Any, **options: Any) -> Any:
 
 
 if TYPE_CHECKING:
+    from fljax.upload.secure_sum import big_numbers as big_numbers
     from fljax.upload.secure_sum import channels as channels
     from fljax.upload.secure_sum import ckks as ckks
+    from fljax.upload.secure_sum import curve as curve
     from fljax.upload.secure_sum import field as field
     from fljax.upload.secure_sum import ideal as ideal
     from fljax.upload.secure_sum import inner_product as inner_product

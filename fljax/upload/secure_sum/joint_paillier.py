@@ -5,7 +5,11 @@ Goldwasser, Wigderson), so that n = p q is all that is told of a candidate; a jo
 public base then says whether n has two primes. For the secret key each client shares its part of
 phi(n) and a part of a random factor over the integers, as wide as hides them. What is published
 beside n is their product modulo n, which decryption divides by. Sums are then taken as in
-`paillier`.
+`paillier`, with shares of an exponent modulo n**2, whose powers tell the sum alone.
+
+Blinds are those of `paillier`. Primes are not safe here, so that h may generate fewer numbers. They
+hide as well: h**n looks like any number modulo n**2 (decisional composite residuosity), of which a
+power with a long exponent is uniform in what holds the words.
 
 Threat model: as `paillier`, and no dealer. In making the key all clients keep to the protocol, at
 most C = `max_colluders` of them pool what they see, and what one sends another nobody else reads or
@@ -32,7 +36,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from fljax import _validate, errors
-from fljax.upload.secure_sum import inner_product, paillier, protocol, signing
+from fljax.upload.secure_sum import big_numbers, paillier, protocol, signing
 
 MODULUS_BITS = paillier.MODULUS_BITS
 _HIDDEN_BITS = 128
@@ -68,12 +72,12 @@ class Making(NamedTuple):
 
 @functools.cache
 def _field(bits: int) -> Any:
-    return inner_product.library().next_prime(2 ** (bits + 1))
+    return big_numbers.library().next_prime(2 ** (bits + 1))
 
 
 @functools.cache
 def _primorial() -> Any:
-    gmpy2 = inner_product.library()
+    gmpy2 = big_numbers.library()
     return gmpy2.primorial(_SMALL) // 2
 
 
@@ -91,7 +95,7 @@ class Party:
         """New parts of p and q. Shares for each client: of both, and of a zero."""
         making, field = self._making, self._making.field
         fixed = 3 * 2 ** (making.bits // 2 - 2) + 3 if self._number == 0 else 0
-        below = lambda bound: inner_product.below(bound, self._entropy)
+        below = lambda bound: big_numbers.below(bound, self._entropy)
         self._p, self._q = (fixed + 4 * below(making.span // 4) for _ in range(2))
         few, many = making.max_colluders, 2 * making.max_colluders
         polynomials = [
@@ -110,7 +114,7 @@ class Party:
         """A power of the base, for everybody: their product tells whether n has two primes."""
         parts = self._p + self._q
         exponent = (modulus + 1 - parts) // 4 if self._number == 0 else parts // 4
-        return inner_product.library().powmod(base, exponent, modulus)
+        return big_numbers.library().powmod(base, exponent, modulus)
 
     def key_shares(self, modulus: int) -> list[tuple[Any, Any, Any, Any]]:
         """Shares for each client, over the integers: of this one's part of p + q, of its part of
@@ -119,7 +123,7 @@ class Party:
         making = self._making
         few, many = making.max_colluders, 2 * making.max_colluders
         wide = making.factorial**2 << _HIDDEN_BITS
-        below = lambda bound: inner_product.below(bound, self._entropy)
+        below = lambda bound: big_numbers.below(bound, self._entropy)
         of_primes, of_factor = 2 ** (making.bits // 2), modulus << _HIDDEN_BITS
         factor = below(of_factor)
         # No coefficient of the product of the two sums of polynomials is larger.
@@ -169,7 +173,7 @@ def _shared(polynomials: Sequence[Sequence[Any]], count: int, modulus: Any) -> l
 def _opened(making: Making, shares: Sequence[Any], modulus: Any) -> Any:
     """The value at 0 of the polynomial through all clients' shares."""
     used = range(2 * making.max_colluders + 1)
-    back = inner_product.library().invert(making.factorial, modulus)
+    back = big_numbers.library().invert(making.factorial, modulus)
     weights = (paillier.weight(making.factorial, i, list(used)) for i in used)
     total = sum(weight * shares[i] for i, weight in zip(used, weights, strict=True))
     return total * back % modulus
@@ -177,7 +181,7 @@ def _opened(making: Making, shares: Sequence[Any], modulus: Any) -> Any:
 
 def _bases(modulus: Any) -> Iterator[Any]:
     """Numbers with the Jacobi symbol 1, that nobody chose."""
-    gmpy2 = inner_product.library()
+    gmpy2 = big_numbers.library()
     width = modulus.bit_length() // 8 + 17
     count = 0
     while True:
@@ -232,7 +236,7 @@ def new_key(
             f"Expected an even number of bits, large enough for {num_clients} clients' parts, got "
             f"bits={bits}."
         )
-    gmpy2 = inner_product.library()
+    gmpy2 = big_numbers.library()
     parties = [Party(making, i, entropy) for i in range(num_clients)]
     while True:
         sent = [party.candidate() for party in parties]

@@ -4,23 +4,40 @@ A dealer makes the key and gives each client a share of it. Clients encrypt, the
 ciphertexts, which adds up what is in them, and any N - S clients decrypt the product together, each
 by one power that tells nothing of its share.
 
+A ciphertext is (1 + n)**m r**n modulo n**2. Shares are of the n-th root modulo n, so that clients
+take powers modulo n, an eighth of the work of powers modulo n**2 (which a key without a dealer
+needs: `joint_paillier`). Together they tell the product of all blinds r, beside the sum. It tells
+nothing more: blinds of honest clients are uniform, so whoever knows the sum can draw their product
+first, and compute from it the last honest client's ciphertext.
+
+Blinds are r = h**a, h = -x**2, where x comes from a hash of n, and a has half of n's bits. Such
+powers look like those of exponents of any length if numbers like n are hard to factor (Goldreich,
+Rosen), which the residuosity below implies; h generates all numbers of Jacobi symbol 1, since p and
+q are safe primes. Powers of h**n are products from a table.
+
 Threat model: the dealer is trusted and forgets (`new_key` is the dealer). The server keeps to the
 protocol and only looks on, with at most C = `max_colluders` clients; what clients send and get is
 authenticated outside (TLS). A partial decryption that is none is found out, by whom is not.
 
-Security level: 128 bits, a modulus of 3072 bits (decisional composite residuosity). Powers leak
-time: `gmpy2` computes in no constant time.
+Security level: 128 bits, a modulus of 3072 bits (decisional composite residuosity; x of a random
+oracle, SHAKE-256). Powers leak time: `gmpy2` computes in no constant time, and reads of the table
+follow the exponent.
 
 Bounds: C + S < N, so that C colluders are fewer than the N - S who can decrypt; with fewer clients
 in either step the round aborts. Sums are those of integers within 2**bits: `protocol.signed` checks
 each client's, and words in one plaintext do not run over into the next.
 
-Source: Damgard, Jurik (2001), "A Generalisation, a Simplification and Some Applications of
-Paillier's Probabilistic Public-Key System", section 4.1, with s = 1.
+Source: Damgard, Jurik, Nielsen (2010), "A Generalization of Paillier's Public-Key System with
+Applications to Electronic Voting", with s = 1: the blinds; threshold powers modulo n**2 as in
+Damgard, Jurik (2001), section 4.1. The root: Paillier (1999), section 5; shares of it: Shoup
+(2000), "Practical Threshold Signatures", with n as the exponent. Goldreich, Rosen (2003), "On the
+Security of Modular Exponentiation with Application to the Construction of Pseudorandom Generators".
 """
 
 import dataclasses
+import fractions
 import functools
+import hashlib
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -29,23 +46,25 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fljax import _validate, errors
-from fljax.upload.secure_sum import inner_product, protocol, signing
+from fljax.upload.secure_sum import big_numbers, protocol, signing
 
 STEPS = ("encrypted", "decrypt")
 MODULUS_BITS = 3072
+_LABEL = b"fljax paillier 1 "
 
 
 class Key(NamedTuple):
     """modulus: n, public. shares: client -> its share, known to it alone. threshold: shares that
-    decrypt together. colluders: whose shares tell nothing. scale: public, modulo n: by how much too
-    large a decryption comes out.
+    decrypt together. colluders: whose shares tell nothing. scale: None where shares are of the n-th
+    root modulo n; where they are of an exponent modulo n**2, as `joint_paillier` has it, by how
+    much too large a decryption comes out, public, modulo n.
     """
 
     modulus: int
     shares: Mapping[int, int]
     threshold: int
     colluders: int
-    scale: int = 1
+    scale: int | None = None
 
 
 def new_key(
@@ -67,15 +86,14 @@ def new_key(
             f"Expected threshold <= num_clients={num_clients} and bits >= 64, got "
             f"threshold={threshold} and bits={bits}."
         )
-    gmpy2 = inner_product.library()
-    p = inner_product.safe_prime(bits // 2, entropy)
+    gmpy2 = big_numbers.library()
+    p = big_numbers.safe_prime(bits // 2, entropy)
     q = p
     while q == p:
-        q = inner_product.safe_prime(bits // 2, entropy)
-    n, m = p * q, (p - 1) // 2 * ((q - 1) // 2)
-    secret = m * int(gmpy2.invert(m, n))  # 0 modulo m, 1 modulo n
-    order = n * m
-    random = [inner_product.below(order, entropy) for _ in range(threshold - 1)]
+        q = big_numbers.safe_prime(bits // 2, entropy)
+    n, order = p * q, (p - 1) // 2 * ((q - 1) // 2)  # of the squares modulo n
+    secret = int(gmpy2.invert(n, order))
+    random = [big_numbers.below(order, entropy) for _ in range(threshold - 1)]
 
     def share(x: int) -> int:
         value = 0
@@ -107,7 +125,7 @@ class Paillier:
     upload_step = "encrypted"
 
     def __post_init__(self) -> None:
-        inner_product.library()  # an ImportError before the first round
+        big_numbers.library()  # an ImportError before the first round
         length = self.key.modulus.bit_length()
         if length < MODULUS_BITS and not self.for_tests:
             raise errors.PrivacyPreconditionError(
@@ -125,12 +143,22 @@ class Paillier:
     @functools.cached_property
     def square(self) -> Any:
         """n**2, the modulus of ciphertexts."""
-        return inner_product.library().mpz(self.key.modulus) ** 2
+        return big_numbers.library().mpz(self.key.modulus) ** 2
 
     @property
-    def width(self) -> int:
-        """Bytes of a ciphertext."""
-        return -(-2 * self.key.modulus.bit_length() // 8)
+    def partial(self) -> Any:
+        """The modulus of partial decryptions."""
+        return self.square if self.key.scale is not None else self.key.modulus
+
+    @functools.cached_property
+    def blinds(self) -> list[list[Any]]:
+        """A table of powers of h**n modulo n**2."""
+        n = self.key.modulus
+        length = n.bit_length() // 8 + 17
+        drawn = hashlib.shake_256(_LABEL + n.to_bytes(length)).digest(length)
+        base = -pow(int.from_bytes(drawn), 2, n) % n
+        power = big_numbers.library().powmod(base, n, self.square)
+        return big_numbers.powers_of(power, -(-n.bit_length() // 2), self.square)
 
     @property
     def word(self) -> int:
@@ -162,24 +190,38 @@ class Paillier:
         del round_index
         return Server(self)
 
-    def ciphertexts(self, message: bytes) -> list[Any]:
-        """Those of a message. Raises MalformedMessageError where it holds none, or others."""
-        gmpy2 = inner_product.library()
-        if len(message) != self.width * self.num_ciphertexts:
+    def elements(self, message: bytes, modulus: Any) -> list[Any]:
+        """Those of a message, one for each plaintext. Raises MalformedMessageError where it holds
+        none, or others.
+        """
+        gmpy2, width = big_numbers.library(), _width(modulus)
+        if len(message) != width * self.num_ciphertexts:
             raise errors.MalformedMessageError(
                 f"Expected {self.num_ciphertexts} ciphertexts, got {len(message)} bytes."
             )
-        ends = range(0, len(message), self.width)
-        found = [gmpy2.mpz(int.from_bytes(message[at : at + self.width])) for at in ends]
-        if not all(0 < element < self.square for element in found):
+        ends = range(0, len(message), width)
+        found = [gmpy2.mpz(int.from_bytes(message[at : at + width])) for at in ends]
+        if not all(0 < element < modulus for element in found):
             raise errors.MalformedMessageError("Expected ciphertexts below the modulus.")
-        if any(gmpy2.gcd(element, self.key.modulus) > 1 for element in found):
-            raise errors.MalformedMessageError("Expected ciphertexts that can be inverted.")
         return found
 
-    def as_bytes(self, elements: Sequence[Any]) -> bytes:
-        """A message of ciphertexts."""
-        return b"".join(int(element).to_bytes(self.width) for element in elements)
+    def check_invertible(self, elements: Sequence[Any]) -> None:
+        """Raises MalformedMessageError where one is not, as the product of others is not."""
+        product = 1
+        for element in elements:
+            product = product * element % self.key.modulus
+        if big_numbers.library().gcd(product, self.key.modulus) > 1:
+            raise errors.MalformedMessageError("Expected ciphertexts that can be inverted.")
+
+
+def _width(modulus: Any) -> int:
+    """Bytes of a number below it."""
+    return -(-modulus.bit_length() // 8)
+
+
+def as_bytes(elements: Sequence[Any], modulus: Any) -> bytes:
+    """A message of numbers below the modulus."""
+    return b"".join(int(element).to_bytes(_width(modulus)) for element in elements)
 
 
 @functools.lru_cache(maxsize=4)
@@ -226,18 +268,17 @@ class Client:
         plain = (
             int.from_bytes(data[at : at + length], "little") for at in range(0, len(data), length)
         )
-        drawn = [inner_product.below(n, setting.entropy) for _ in range(setting.num_ciphertexts)]
-        blinds = inner_product.library().powmod_base_list(drawn, n, setting.square)
-        return setting.as_bytes(
-            [(1 + m * n) * blind % setting.square for m, blind in zip(plain, blinds, strict=True)]
-        )
+        blind = lambda: big_numbers.random_power(setting.blinds, setting.square, setting.entropy)
+        found = [(1 + m * n) * blind() % setting.square for m in plain]
+        return as_bytes(found, setting.square)
 
     def _decrypted(self, received: bytes) -> bytes:
-        setting = self._setting
+        setting, modulus = self._setting, self._setting.partial
         exponent = 2 * setting.factorial * setting.key.shares[self._number]
-        products = setting.ciphertexts(received)
-        return setting.as_bytes(
-            inner_product.library().powmod_base_list(products, exponent, setting.square)
+        products = setting.elements(received, setting.square)
+        setting.check_invertible(products)
+        return as_bytes(
+            big_numbers.library().powmod_base_list(products, exponent, modulus), modulus
         )
 
 
@@ -247,32 +288,49 @@ class Server:
     def __init__(self, setting: Paillier):
         self._setting, self._roll = setting, protocol.Roll(setting.terms, STEPS)
         self._summed = 0
+        self._products: list[Any] = []
         self._total: np.ndarray | None = None
 
     def collect(self, step: str, messages: Mapping[int, bytes]) -> Mapping[int, bytes]:
         """The product of ciphertexts, for all whose are in it; then the sum."""
         setting = self._setting
         self._roll.call(step, messages)
-        found = {number: setting.ciphertexts(m) for number, m in sorted(messages.items())}
         if step == "encrypted":
-            self._summed = len(found)
-            product = setting.as_bytes(_product(list(found.values()), setting.square))
-            return dict.fromkeys(messages, product)
+            self._summed, square = len(messages), setting.square
+            self._products = [1] * setting.num_ciphertexts
+            for _, message in sorted(messages.items()):
+                more = setting.elements(message, square)
+                pairs = zip(self._products, more, strict=True)
+                self._products = [a * b % square for a, b in pairs]
+            setting.check_invertible(self._products)
+            return dict.fromkeys(messages, as_bytes(self._products, square))
+        found = {n: setting.elements(m, setting.partial) for n, m in sorted(messages.items())}
         used = dict(list(found.items())[: setting.key.threshold])
-        powers = []
-        for number, parts in used.items():
-            exponent = 2 * weight(setting.factorial, number, list(used))
-            powers.append(inner_product.library().powmod_base_list(parts, exponent, setting.square))
-        self._total = self._sums(_product(powers, setting.square))
+        for parts in used.values():
+            setting.check_invertible(parts)
+        self._total = self._sums(used)
         return {}
 
-    def _sums(self, products: Sequence[Any]) -> np.ndarray:
-        """Words of (1 + n)**(4 N!**2 scale M), M the packed sums."""
+    def _sums(self, parts: Mapping[int, Sequence[Any]]) -> np.ndarray:
+        """Words of M, the packed sums, from partial decryptions, which together are ciphertexts, or
+        their roots, to the power of 4 N! times the least common denominator.
+        """
         setting, n = self._setting, self._setting.key.modulus
-        back = inner_product.library().invert(4 * setting.factorial**2 * setting.key.scale, n)
+        gmpy2, square = big_numbers.library(), setting.square
+        denominator, weights = at_zero(list(parts))
+        factor, exponents = 4 * setting.factorial * denominator, [2 * weight for weight in weights]
+        powers = big_numbers.products_of_powers(list(parts.values()), exponents, setting.partial)
+        if setting.key.scale is None:
+            whole = gmpy2.powmod_base_list(self._products, factor, square)
+            blinds = gmpy2.powmod_base_list(powers, n, square)
+            pairs = zip(whole, blinds, strict=True)
+            powers = [a * gmpy2.invert(b, square) % square for a, b in pairs]
+            back = gmpy2.invert(factor, n)
+        else:
+            back = gmpy2.invert(factor * setting.key.scale, n)
         length = setting.words * setting.word
         data = b""
-        for element in products:
+        for element in powers:  # (1 + n)**(factor scale M)
             plain = (int(element) - 1) // n * int(back) % n
             if (int(element) - 1) % n or plain.bit_length() > 8 * length:
                 raise errors.MalformedShareError(
@@ -292,14 +350,6 @@ class Server:
         return protocol.done(self._total)
 
 
-def _product(rows: Sequence[Sequence[Any]], square: Any) -> list[Any]:
-    """Of each column."""
-    total = list(rows[0])
-    for row in rows[1:]:
-        total = [a * b % square for a, b in zip(total, row, strict=True)]
-    return total
-
-
 def weight(factorial: int, number: int, used: Sequence[int]) -> int:
     """N! times the Lagrange coefficient at 0 of a client's share, a whole number."""
     top, bottom = factorial, 1
@@ -308,3 +358,16 @@ def weight(factorial: int, number: int, used: Sequence[int]) -> int:
             top *= other + 1
             bottom *= other - number
     return top // bottom
+
+
+def at_zero(used: Sequence[int]) -> tuple[int, list[int]]:
+    """The least common denominator of Lagrange coefficients at 0 of these clients' shares, and that
+    times each: fewer bits than with N! where most of them are next to each other.
+    """
+    exact = []
+    for number in used:
+        others = [other for other in used if other != number]
+        top = math.prod(other + 1 for other in others)
+        exact.append(fractions.Fraction(top, math.prod(other - number for other in others)))
+    least = math.lcm(*(one.denominator for one in exact))
+    return least, [int(least * one) for one in exact]
