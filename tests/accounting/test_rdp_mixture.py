@@ -9,7 +9,7 @@ import pytest
 
 from fljax import accounting
 from fljax.accounting import events, mixture
-from fljax.accounting.renyi import rdp
+from fljax.accounting.renyi import mixture_moments, rdp
 
 WEIGHTS, AMOUNTS, NOISE = (0.3, 0.25, 0.15), (1.0, 2.0, 3.5), 2.5
 
@@ -104,3 +104,17 @@ def test_corners():
     ):
         with pytest.raises(ValueError, match="Expected"):
             wrong()
+
+
+@pytest.mark.parametrize("moment", ["_forward", "_backward"])
+def test_steps_of_the_rule_are_as_long_as_a_negligible_error_allows(moment, monkeypatch):
+    """Shorter ones would be as right, and take longer."""
+    used = []
+    error_of = mixture_moments.rule_error
+    monkeypatch.setattr(mixture_moments, "rule_error", lambda *of: used.append(of) or error_of(*of))
+    getattr(mixture_moments, moment)(np.asarray([2.0]), np.asarray([0.2]), np.asarray([0.6]))
+    ((reach, step, log_factor),) = used
+    assert step < 0.62  # no step is longer than 0.65
+    negligible = 4 * math.exp(-mixture_moments.NEGLIGIBLE)
+    assert error_of(reach, step, log_factor) <= negligible * (1 + 1e-9)
+    assert error_of(reach, 1.05 * step, log_factor) > 1.5 * negligible

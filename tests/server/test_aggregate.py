@@ -89,3 +89,10 @@ def test_rows_that_clients_keep_come_back_in_their_places(groups):
     )
     np.testing.assert_allclose(total, rows[present].sum(axis=0))
     np.testing.assert_array_equal(kept, jnp.where(present[:, None], 2 * rows + 1, rows))
+
+
+def test_a_cpu_takes_as_many_clients_as_fit_its_cache():
+    """16,384 numbers, as `bench/rounds/round.py` measured; an accelerator takes 64 of any size."""
+    sizes = {1: 32, 2**9: 32, 2**10: 16, 2**13: 2, 2**13 + 1: 1, 2**14: 1, 10**8: 1}
+    assert {num: aggregate.default_chunk_size(num, "cpu") for num in sizes} == sizes
+    assert {aggregate.default_chunk_size(num, "cuda") for num in sizes} == {64}

@@ -1,5 +1,6 @@
 """Clients that bring their examples: the bits of one pool, and nothing that grows with devices."""
 
+import math
 import re
 
 import jax
@@ -76,6 +77,34 @@ def test_dealt_clients_make_the_bits_of_pooled_ones(name, devices, groups):
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(a, b)
     assert np.abs(expected[0].params["w"]).max() > 1e-3
+
+
+def sizes_on_a_device(jaxpr):
+    """How many numbers of the examples' width each input of a device's own program has."""
+    found = []
+    for equation in jaxpr.eqns:
+        inner = [one for one in jax.tree.leaves(equation.params) if hasattr(one, "jaxpr")]
+        bodies = [getattr(one, "jaxpr", one) for one in equation.params.values()]
+        for body in [one.jaxpr for one in inner] + [one for one in bodies if hasattr(one, "eqns")]:
+            if equation.primitive.name == "shard_map":
+                shapes = [var.aval.shape for var in body.invars]
+                found += [math.prod(shape) for shape in shapes if shape[-1:] == (D,)]
+            else:
+                found += sizes_on_a_device(body)
+    return found
+
+
+@pytest.mark.parametrize("name", ["sgd_dp", "higradavg"])
+def test_examples_of_a_dealt_client_go_to_no_other_device(name):
+    scheme = schemes.get(name)
+    sizes = {"num_parties": C} if "num_parties" in scheme.Config.__dataclass_fields__ else {}
+    algorithm = scheme.make(scheme.Config(noise_multiplier=1.0, **sizes), loss, num_units=C)
+    state, cohort = algorithm.init({"w": jnp.zeros((D, 3))}), data.dealt(a_cohort(), 2)
+    with mesh.over(mesh.client_mesh(2)):
+        traced = jax.make_jaxpr(algorithm.round)(state, cohort, jax.random.key(0))
+    found = sizes_on_a_device(traced.jaxpr)
+    whole = cohort.examples["x"].size
+    assert found and max(found) == whole // 2, (found, whole)
 
 
 def needs(devices, deal):
