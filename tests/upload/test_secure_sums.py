@@ -586,6 +586,14 @@ def test_words_travel_in_whole_bytes():
         protocol.signed(made, protocol.as_words(made, near + 1))
 
 
+@pytest.mark.parametrize("name", ["inner_product", "secagg"])
+def test_a_round_whose_number_has_no_eight_bytes_is_refused(name):
+    made = simulated_of(name, terms(size=2))
+    with pytest.raises(ValueError, match=r"below 2\*\*64"):
+        protocol.run(made, words_of(made.terms), round_index=2**64)
+    protocol.run(made, words_of(made.terms), round_index=2**64 - 1)  # which nobody was in
+
+
 def test_an_unknown_protocol_or_step_is_refused():
     with pytest.raises(ValueError, match="secagg"):
         secure_sum.simulated("sekagg", terms())

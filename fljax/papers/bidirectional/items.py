@@ -243,8 +243,8 @@ def _show_parts(settings: Settings, found: Found) -> list[Table | Picture]:
         f"({timing.numbers(settings):,} numbers), a batch of {timing.BATCH}; printed, of an epoch "
         f"of a ResNet. The server's perturb, recover, aggregate, decrypt (with a client's share), "
         f"one client's train, encrypt, noise; keys once. Paillier under {sizes.key_bits} bits, "
-        "HybridAlpha on a curve of 256, on few numbers; lines through two sizes. (*): printed "
-        "parts do not add up to it."
+        "HybridAlpha with 128 bits of security; few numbers, lines through two sizes. (*): "
+        "printed parts do not add up to it."
     )
     return [Table("", ("where", "K", "method", *costs.PARTS, "total"), body, note)]
 

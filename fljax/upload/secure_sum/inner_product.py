@@ -109,6 +109,7 @@ class InnerProduct:
                 f"Expected round_index >= {self._entered[number]} of client {number}, got "
                 f"round_index={round_index}: a client takes part in a round once."
             )
+        protocol.number_bytes(round_index)  # a ValueError before the client is in it
         self._entered[number] = round_index + 1
         return Client(self, number, words, round_index)
 

@@ -270,7 +270,9 @@ def unpack(data: bytes, count: int | None = None) -> list[bytes]:
 
 
 def number_bytes(number: int) -> bytes:
-    """A client's number, or that of a round, in 8 bytes."""
+    """A client's number, or that of a round, in 8 bytes. Raises ValueError where it needs more."""
+    if not 0 <= number < 2**64:
+        raise ValueError(f"Expected a number of a client or round below 2**64, got {number}.")
     return int(number).to_bytes(8, "big")
 
 

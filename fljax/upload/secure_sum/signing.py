@@ -54,8 +54,11 @@ class Identity:
 
         Raises:
           ReplayError: it is not above the last one.
+          ValueError: it is below 0, or has no eight bytes.
         """
         _validate.non_negative_int(round_index=round_index)
+        if round_index >= 2**64:
+            raise ValueError(f"Expected round_index below 2**64, got {round_index}.")
         if round_index < self._next:
             raise errors.ReplayError(
                 f"Expected round_index >= {self._next} of client {self.client}, got "
