@@ -34,7 +34,10 @@ WITHOUT = [
 EXTRAS = {
     "sim": (["sim"], ["tests/simulation/test_config.py", "tests/test_names_of_others.py"]),
     "crypto": (["crypto"], ["tests/upload/test_key_agreement.py"]),
-    "secure": (["secure"], ["tests/upload/test_secure_sums.py"]),
+    "secure": (
+        ["secure"],
+        ["tests/upload/test_secure_sums.py", "tests/upload/test_encrypted_sums.py"],
+    ),
     "flower": (["sim", "flower"], ["tests/interop/test_flower.py"]),
     "interop": (["interop"], ["tests/accounting/test_events.py"]),
     "parquet": (["sim", "parquet"], ["tests/data/test_parquet.py"]),
