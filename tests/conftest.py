@@ -1,11 +1,15 @@
 """Makes JAX strict, gives 8 virtual devices and one fixed key; compiles cheaply, and once a run."""
 
+import contextlib
 import gc
+import importlib
 import os
+import pathlib
 import shutil
 
 from tests import _environment, _marks
 
+gc.disable()  # until all tests are collected: what is imported stays
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if _environment.GPU else "cpu")
 
 import hypothesis
@@ -33,11 +37,22 @@ def pytest_unconfigure():
         shutil.rmtree(_environment.MADE, ignore_errors=True)
 
 
+def pytest_configure(config):
+    """Of two workers that read all tests the second begins with the last file: where no asserts
+    have been rewritten and nothing is compiled, each then does half of it for both.
+    """
+    if os.environ.get("PYTEST_XDIST_WORKER") == "gw1" and config.args == ["tests"]:
+        top = pathlib.Path(__file__).parent
+        for path in sorted(top.rglob("test_*.py"), reverse=True):
+            with contextlib.suppress(Exception):  # the collection will say what is wrong
+                importlib.import_module(".".join(("tests", *path.relative_to(top).parts))[:-3])
+
+
 def pytest_collection_finish():
     """What was imported stays: the garbage collector need not walk it again and again."""
-    gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items):
