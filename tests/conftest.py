@@ -9,7 +9,6 @@ import shutil
 
 from tests import _environment, _marks
 
-gc.disable()  # until all tests are collected: what is imported stays
 os.environ.setdefault("JAX_PLATFORMS", "cuda,cpu" if _environment.GPU else "cpu")
 
 import hypothesis
@@ -17,6 +16,8 @@ import jax
 import pytest
 from jax._src.interpreters import mlir
 from jax.extend.mlir import ir
+
+gc.disable()  # until all tests are collected: what is imported stays
 
 jax.config.update("jax_num_cpu_devices", 8)
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -32,6 +32,11 @@ def one_row(params, x, y):
 
 @pytest.fixture
 def problem(key):
+    return drawn(key)
+
+
+@jax.jit
+def drawn(key):
     k = jax.random.split(key, 4)
     params = {"w": jax.random.normal(k[0], (4,)), "b": jax.random.normal(k[1], ())}
     return params, 3 * jax.random.normal(k[2], (B, 4)), jax.random.normal(k[3], (B,))
@@ -89,15 +94,15 @@ def test_values_norms_and_aux_come_per_row(problem):
         return_values=True,
         return_grad_norms=True,
     )
-    _, extra = g(*problem)
+    _, extra = jax.jit(g)(*problem)
     rows, losses = rows64(*problem)
     assert isinstance(extra, AuxiliaryOutput)
     np.testing.assert_allclose(extra.values, losses, rtol=1e-5)
     np.testing.assert_allclose(extra.grad_norms, np.linalg.norm(rows, axis=1), rtol=1e-5)
     np.testing.assert_array_equal(extra.aux["x"], problem[1])
     np.testing.assert_allclose(extra.aux["sum"], np.sum(problem[1], axis=1), rtol=1e-5)
-    _, only = clipped_grad(
-        squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2), return_values=True
+    _, only = jax.jit(
+        clipped_grad(squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2), return_values=True)
     )(*problem)
     assert only.grad_norms is None and only.aux is None
 
@@ -108,7 +113,9 @@ def test_values_norms_and_aux_come_per_row(problem):
 )
 def test_padding_adds_nothing_even_when_nan(transform, microbatch_size, problem):
     params, x, y = problem
-    padding = jnp.array([False, True, False, False, True, False, False])
+    padding = np.array([False, True, False, False, True, False, False])
+    broken, far = np.array(x), np.array(y)
+    broken[1], far[4] = np.nan, np.inf
     g = clipped_grad(
         squared_error,
         l2_clip_norm=1.0,
@@ -118,10 +125,8 @@ def test_padding_adds_nothing_even_when_nan(transform, microbatch_size, problem)
         return_values=True,
         return_grad_norms=True,
     )
-    padded, extra = jax.jit(g)(
-        params, x.at[1].set(jnp.nan), y.at[4].set(jnp.inf), is_padding_example=padding
-    )
-    alone, alone_extra = jax.jit(g)(params, x[~padding], y[~padding])
+    padded, extra = jax.jit(g)(params, broken, far, is_padding_example=padding)
+    alone, alone_extra = jax.jit(g)(params, np.asarray(x)[~padding], np.asarray(y)[~padding])
     chex.assert_trees_all_close(padded, alone, rtol=1e-7, atol=1e-6)
     for got, want in [
         (extra.values, alone_extra.values),
@@ -136,14 +141,14 @@ def test_an_all_padding_batch_gives_zeros(microbatch_size, problem):
     g = clipped_grad(
         squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2), microbatch_size=microbatch_size
     )
-    total = g(*problem, is_padding_example=jnp.ones(B, bool))
+    total = jax.jit(g)(*problem, is_padding_example=np.ones(B, bool))
     np.testing.assert_array_equal(flat(total), 0)
 
 
 def test_a_batch_of_no_rows_gives_zeros(problem):
     params, x, y = problem
-    total = clipped_grad(squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2))(
-        params, x[:0], y[:0]
+    total = jax.jit(clipped_grad(squared_error, l2_clip_norm=1.0, batch_argnums=(1, 2)))(
+        params, np.asarray(x)[:0], np.asarray(y)[:0]
     )
     np.testing.assert_array_equal(flat(total), 0)
 
@@ -229,8 +234,8 @@ def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(
         microbatch_size=microbatch_size,
         return_values=True,
     )
-    x = jnp.array([[3.0, 4.0], [0.0, -2.0], [5.0, 12.0], [0.0, 0.0], [0.0, 0.0]])
-    found, aux = jax.jit(g)(jnp.ones(2), x, is_padding_example=jnp.arange(5) >= 3)
+    x = np.float32([[3, 4], [0, -2], [5, 12], [0, 0], [0, 0]])
+    found, aux = jax.jit(g)(np.ones(2, np.float32), x, is_padding_example=np.arange(5) >= 3)
     factor = 1 if transform is None else 2
     np.testing.assert_allclose(
         found, factor * np.array([0.6 + 5 / 13, 0.8 - 1 + 12 / 13]), rtol=1e-5, atol=1e-6
@@ -243,13 +248,15 @@ def test_padding_by_zeros_is_harmless_to_a_loss_without_a_gradient_there(
 def test_a_gradient_that_is_not_finite_adds_zero_unless_told_otherwise(bad, transform, problem):
     params, x, y = problem
     options = {"l2_clip_norm": 1.0, "batch_argnums": (1, 2), "pre_clipping_transform": transform}
-    total = clipped_grad(squared_error, **options)(params, x.at[2, 0].set(bad), y)
-    others = clipped_grad(squared_error, **options)(
-        params, x, y, is_padding_example=jnp.arange(B) == 2
+    broken, broken_by_nan = np.array(x), np.array(x)
+    broken[2, 0], broken_by_nan[2, 0] = bad, np.nan
+    total = jax.jit(clipped_grad(squared_error, **options))(params, broken, y)
+    others = jax.jit(clipped_grad(squared_error, **options))(
+        params, x, y, is_padding_example=np.arange(B) == 2
     )
     np.testing.assert_allclose(flat(total), flat(others), atol=1e-6)
-    unsafe = clipped_grad(squared_error, nan_safe=False, **options)(
-        params, x.at[2, 0].set(jnp.nan), y
+    unsafe = jax.jit(clipped_grad(squared_error, nan_safe=False, **options))(
+        params, broken_by_nan, y
     )
     assert np.isnan(flat(unsafe)).any()
 
@@ -260,10 +267,10 @@ def test_rescaling_divides_by_the_bound_and_small_bounds_keep_the_direction(prob
         squared_error, l2_clip_norm=clip, rescale_to_unit_norm=True, batch_argnums=(1, 2)
     )
     np.testing.assert_allclose(
-        flat(make(2.0)(*problem)), clipped64(rows, 2.0).sum(axis=0) / 2, atol=1e-5
+        flat(jax.jit(make(2.0))(*problem)), clipped64(rows, 2.0).sum(axis=0) / 2, atol=1e-5
     )
     directions = (rows / np.linalg.norm(rows, axis=1)[:, None]).sum(axis=0)
-    np.testing.assert_allclose(flat(make(0.0)(*problem)), directions, atol=1e-5)
+    np.testing.assert_allclose(flat(jax.jit(make(0.0))(*problem)), directions, atol=1e-5)
     assert make(2.0).l2_norm_bound == 1.0
 
 
@@ -279,7 +286,7 @@ def test_a_tree_of_bounds_clips_each_part_to_its_own(transform, microbatch_size,
         pre_clipping_transform=transform,
         microbatch_size=microbatch_size,
     )
-    total, extra = g(*problem)
+    total, extra = jax.jit(g)(*problem)
     rows, _ = rows64(*problem)
     np.testing.assert_allclose(total["w"], clipped64(rows[:, :4], 3.0).sum(axis=0), atol=1e-5)
     np.testing.assert_allclose(total["b"], clipped64(rows[:, 4:], 0.4).sum(), atol=1e-5)
@@ -297,7 +304,7 @@ def test_one_bound_for_a_subtree_is_the_bound_of_its_joint_norm(problem):
         batch_argnums=(1, 2),
         rescale_to_unit_norm=True,
     )
-    total = g(both, x, y)
+    total = jax.jit(g)(both, x, y)
     rows, _ = rows64(params, x, y)
     np.testing.assert_allclose(
         flat(total["layer"]), clipped64(rows, 1.5).sum(axis=0) / 1.5, atol=1e-5
@@ -318,32 +325,31 @@ def test_subjects_count_once_however_many_rows_they_have(problem):
         batch_argnums=(1, 2, 3),
         subject_ids=lambda x, y, subjects: subjects,
     )
-    total = g(params, x, y, subjects, is_padding_example=padding)
+    total = jax.jit(g)(params, x, y, subjects, is_padding_example=padding)
     rows = clipped64(rows64(*problem)[0], 1.5)
     expected = rows[[0, 1, 3]].mean(axis=0) + rows[[2, 5]].mean(axis=0) + rows[4]
     np.testing.assert_allclose(flat(total), expected, atol=1e-5)
 
 
 def test_16_bit_parameters_give_a_float32_sum_unless_dtype_says_otherwise(problem):
-    params = jax.tree.map(lambda p: p.astype(jnp.bfloat16), problem[0])
-    x, y = (a.astype(jnp.bfloat16) for a in problem[1:])
+    params, x, y = jax.tree.map(lambda leaf: np.asarray(leaf).astype(jnp.bfloat16), problem)
     half = lambda p, x, y: one_row(p, x, y)
     options = {"l2_clip_norm": 1e-3, "batch_argnums": (1, 2), "keep_batch_dim": False}
-    total = clipped_grad(half, **options)(params, x, y)
+    total = jax.jit(clipped_grad(half, **options))(params, x, y)
     assert total["w"].dtype == jnp.float32 and np.linalg.norm(flat(total)) > 0
+    only = jax.jit(clipped_grad(half, **options))
     for row in range(B):
-        alone = clipped_grad(half, **options)(params, x, y, is_padding_example=jnp.arange(B) != row)
+        alone = only(params, x, y, is_padding_example=np.arange(B) != row)
         # The row's own 16-bit rounding is before the clip; the bound holds to float32.
         assert np.linalg.norm(flat(alone)) <= 1e-3 * (1 + 1e-5)
-    assert (
-        clipped_grad(half, dtype=jnp.bfloat16, **options)(params, x, y)["w"].dtype == jnp.bfloat16
-    )
+    narrow = jax.eval_shape(clipped_grad(half, dtype=jnp.bfloat16, **options), params, x, y)
+    assert narrow["w"].dtype == jnp.bfloat16
 
 
 def test_several_argnums_give_a_tuple(problem):
     params, x, y = problem
     fun = lambda w, x, b, y: squared_error({"w": w, "b": b}, x, y)
-    w, b = clipped_grad(fun, (0, 2), l2_clip_norm=1.5, batch_argnums=(1, 3))(
+    w, b = jax.jit(clipped_grad(fun, (0, 2), l2_clip_norm=1.5, batch_argnums=(1, 3)))(
         params["w"], x, params["b"], y
     )
     rows, _ = rows64(*problem)
@@ -366,7 +372,7 @@ def test_vmap_over_clients_with_their_own_parameters(problem):
     g = clipped_grad(squared_error, l2_clip_norm=1.5, batch_argnums=(1, 2))
     mapped = jax.jit(jax.vmap(g, in_axes=(0, None, None)))(many, x, y)
     for i in range(2):
-        alone = g(jax.tree.map(lambda p, i=i: p[i], many), x, y)
+        alone = jax.jit(g)(jax.tree.map(lambda p, i=i: np.asarray(p)[i], many), x, y)
         jax.tree.map(
             lambda m, a, i=i: np.testing.assert_allclose(m[i], a, atol=1e-5), mapped, alone
         )
@@ -389,7 +395,7 @@ def test_styles_give_the_sums_of_their_papers(style, stability, problem):
     norms = np.linalg.norm(rows, axis=1)
     divisor = norms + (stability if style == "auto_s" else stability / (norms + stability))
     options = {"clipping_style": style, "batch_argnums": (1, 2), "return_grad_norms": True}
-    total, extra = clipped_grad(squared_error, l2_clip_norm=1.5, **options)(*problem)
+    total, extra = jax.jit(clipped_grad(squared_error, l2_clip_norm=1.5, **options))(*problem)
     np.testing.assert_allclose(flat(total), (1.5 * rows / divisor[:, None]).sum(axis=0), atol=1e-5)
     np.testing.assert_allclose(extra.grad_norms, norms, rtol=1e-5)
     parts = {"w": np.linalg.norm(rows[:, :4], axis=1), "b": np.abs(rows[:, 4])}
@@ -400,7 +406,7 @@ def test_styles_give_the_sums_of_their_papers(style, stability, problem):
     g = clipped_grad(
         squared_error, l2_clip_norm={"w": 3.0, "b": 0.4}, rescale_to_unit_norm=True, **options
     )
-    total, _ = g(*problem)
+    total, _ = jax.jit(g)(*problem)
     np.testing.assert_allclose(
         total["w"], (rows[:, :4] / parts["w"][:, None]).sum(axis=0), atol=1e-5
     )

@@ -42,7 +42,7 @@ def reference_rows(loss, params, batch):
 
 def widen(tree):
     return jax.tree.map(
-        lambda x: x.astype(jnp.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
+        lambda x: np.asarray(x, np.float64) if jnp.issubdtype(x.dtype, jnp.floating) else x, tree
     )
 
 
@@ -60,7 +60,7 @@ def products_of(values, g, direction):
 def check(loss, params, batch, *, leave_out=(), **options):
     """All products of one loss but those left out; returns explain()."""
     direction = jax.tree.map(
-        lambda x: jnp.cos(jnp.arange(x.size, dtype=x.dtype)).reshape(x.shape), params
+        lambda x: np.cos(np.arange(x.size, dtype=x.dtype)).reshape(x.shape), params
     )
     said = []
 

@@ -59,7 +59,7 @@ def test_numbers_from_an_outer_trace_are_no_entries():
     jax.jit(outer)(1.0, jnp.ones(8))
 
 
-WEIGHTS = jnp.linspace(0.0, 1.0, 32)
+WEIGHTS = np.linspace(0.0, 1.0, 32, dtype=np.float32)
 OF_A_BATCH = {
     "median": TOGETHER["median"],
     "length": lambda n: jnp.minimum(1.0, 1.0 / n) / n.shape[0],
@@ -85,12 +85,16 @@ def test_what_weighs_a_batch_as_a_whole_sees_it_whole(key, name):
         )
         return jnp.sum(jnp.tanh(x) * params["u"])
 
-    def total(method):
+    @jax.jit
+    def both(params, batch):
+        return total("auto", params, batch), total("vmap", params, batch)
+
+    def total(method, params, batch):
         g = per_example_grads(convolutional, method=method)(params, batch)
         assert ("chunks" in g.explain()) == (method == "auto" and jax.default_backend() == "cpu")
         return g.weighted_sum(OF_A_BATCH[name], *([jnp.float32(0.5)] if name == "scalar" else []))
 
-    (mine, norms), (expected, lengths) = total("auto"), total("vmap")
+    (mine, norms), (expected, lengths) = both(params, batch)
     np.testing.assert_allclose(norms, lengths, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(mine), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4)

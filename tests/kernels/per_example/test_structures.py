@@ -3,6 +3,7 @@ pitfalls.
 """
 
 import contextlib
+import functools
 
 import chex
 import jax
@@ -208,27 +209,36 @@ def test_no_clipped_row_is_longer_than_its_bound_where_steps_cancel():
         return jnp.sum((e["x"] @ p) * e["y"])
 
     def norms():
-        g = per_example_grads(loss, method="taps")(
-            jnp.zeros((80, 70)), {"x": jnp.asarray(x), "y": jnp.asarray(y)}
-        )
-        assert "Gram" in g.explain()
-        return np.asarray(g.row_norms(), np.float64)
+        def lengths(p, batch):
+            g = per_example_grads(loss, method="taps")(p, batch)
+            assert "Gram" in g.explain()
+            return g.row_norms()
+
+        found = jax.jit(lengths)(np.zeros((80, 70), np.float32), {"x": x, "y": y})
+        return np.asarray(found, np.float64)
 
     true = np.linalg.norm(
         np.einsum("btp,btq->bpq", x.astype(np.float64), y.astype(np.float64)), axis=(1, 2)
     )
-    assert (norms() >= true).all()
-    assert (norms() <= 1.5 * true).all()
+    found = norms()
+    assert (found >= true).all()
+    assert (found <= 1.5 * true).all()
     with changed(terms, "ROUNDING", 0.0):  # control: plain rounding does lose length
         assert (norms() < 0.98 * true).any()
 
 
 def test_a_batch_of_no_examples_has_empty_norms_and_a_zero_sum():
     params, batch = BY_NAME["mlp"].make(0)
-    none = jax.tree.map(lambda x: x[:0], batch)
-    g = per_example_grads(BY_NAME["mlp"].loss, method="vmap")(params, none)
-    assert g.row_norms().shape == (0,) and g.gram().shape == (0, 0)
-    assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(g.rmatvec(jnp.zeros(0))))
+    none = jax.tree.map(lambda x: np.asarray(x)[:0], batch)
+
+    @jax.jit
+    def products(params, batch):
+        g = per_example_grads(BY_NAME["mlp"].loss, method="vmap")(params, batch)
+        return g.row_norms(), g.gram(), g.rmatvec(jnp.zeros(0))
+
+    row_norms, gram, total = products(params, none)
+    assert row_norms.shape == (0,) and gram.shape == (0, 0)
+    assert all(np.all(np.asarray(x) == 0) for x in jax.tree.leaves(total))
 
 
 def branching(p, e):
@@ -361,7 +371,7 @@ def test_shard_map_sums_over_devices_only_what_it_is_told_to(name, method):
         return jax.lax.psum(total, "d"), norms
 
     total, norms = dealt(params, batch)
-    expected, plain = clipped(params, batch, method="vmap")
+    expected, plain = jax.jit(functools.partial(clipped, method="vmap"))(params, batch)
     np.testing.assert_allclose(norms, plain, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(total), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
@@ -398,7 +408,8 @@ def test_shard_map_with_params_and_batch_that_are_the_same_on_all_devices(method
     dealt = jax.jit(jax.shard_map(alone, mesh=mesh, in_specs=spec("d"), out_specs=spec("d")))(
         differs
     )
-    one_by_one = [summed(row[None], "vmap") for row in differs]
+    plain = jax.jit(lambda differs: summed(differs, "vmap"))
+    one_by_one = [plain(row[None]) for row in np.asarray(differs)]
     for a, *b in zip(jax.tree.leaves(dealt), *map(jax.tree.leaves, one_by_one), strict=True):
         np.testing.assert_allclose(a, jnp.stack(b), rtol=1e-4, atol=1e-5)
 
@@ -426,7 +437,7 @@ def test_parameters_that_a_shard_map_closes_over_keep_their_rules(vma):
 
     with jax.set_mesh(mesh):
         inside = dealt(params, batch)
-    np.testing.assert_allclose(inside, norms(params, batch), rtol=1e-5)
+    np.testing.assert_allclose(inside, jax.jit(norms)(params, batch), rtol=1e-5)
     assert said[0].count("|x|^2 |y|^2") == said[-1].count("|x|^2 |y|^2") > 0
 
 
