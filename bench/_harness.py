@@ -369,6 +369,21 @@ def write(
     return path
 
 
+def amend(name: str, rows: Sequence[Mapping[str, Any]], *, key: str) -> pathlib.Path:
+    """Puts these rows into `results/<name>-<platform>.json` for those of the same `key`, or beside
+    them; each tells an environment of its own. What else is in the file stays, its environment
+    too: that of the rows which tell none.
+    """
+    where = environment()
+    path = RESULTS / f"{name}-{where['platform']}.json"
+    kept = json.loads(path.read_text())
+    new = {row[key]: {**where, **row} for row in rows}
+    merged = {row[key]: row for row in kept["rows"]} | new
+    kept["rows"] = [merged[at] for at in sorted(merged)]
+    path.write_text(json.dumps(kept, indent=1) + "\n")
+    return path
+
+
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """The rows as a Markdown table; a row's `error` takes the place of its numbers."""
     lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]

@@ -13,7 +13,8 @@ from fljax.simulation import budget
 from fljax.simulation.config import from_sections, parts
 
 WITH_EPSILON = [name for name in schemes.NAMES if schemes.get(name).promise == "epsilon"]
-CHANNELS = [name for name in schemes.NAMES if schemes.get(name).promise == "nats"]
+COUNTED = [name for name in schemes.NAMES if schemes.get(name).promise == "nats"]
+CHANNELS = [name for name in COUNTED if not schemes.get(name).uploads_seen]
 FACTS = Facts(60, 1200, 20, num_subjects=300, most_clients_of_subject=3, most_items_of_subject=4)
 ROUNDS, EPSILON, DELTA = 4, 6.0, 1e-5
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -133,6 +134,13 @@ def test_a_channel_is_accounted_in_nats_added_up(name, capsys):
         spent = information.after_uses(channel, 5 * 2, label_nats=0.0, mode=counted)
         assert found["nats"] == pytest.approx(spent.nats, rel=1e-9) and not found["rows"]
     assert isinstance(schemes.get(name).Config(), channels.ChannelConfig)
+    assert "counts nats" in refused(capsys, "calibrate", "--scheme", name, "--epsilon", 3)
+
+
+def test_noisy_uploads_are_accounted_in_nats_added_up(capsys):
+    name = "parameter_channel"
+    found = asked(capsys, "account", "--scheme", name, "--nats", 3, "--rounds", 5)
+    assert found["nats"] == 15 and "5 uploads" in found["assumed"] and not found["rows"]
     assert "counts nats" in refused(capsys, "calibrate", "--scheme", name, "--epsilon", 3)
 
 

@@ -28,6 +28,7 @@ TINY = {
     "clipping_styles": {"NUM_STEPS": 2, "HIDDEN": (4,)},
     "correlated_noise": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "dealt_clients": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
+    "defences": {"NUM_CLIENTS": 8, "NUM_ROUNDS": 1, "NUM_RECORDS": 70},
     "deployment": {},
     "dropout_and_adam": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},
     "fedavg_custom_model": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2, "HIDDEN": 4},

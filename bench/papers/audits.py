@@ -10,7 +10,6 @@ runs prove of the worst that the event allows is `rounds.reachable`.
 
 import argparse
 import dataclasses
-import json
 from typing import Any
 
 import jax
@@ -97,9 +96,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="schemes; other rows stay")
     options = parser.parse_args()
     names = [name for name in schemes.names() if schemes.get(name).promise == "epsilon"]
-    path = _harness.RESULTS / "audits-cpu.json"
-    before = json.loads(path.read_text())["rows"] if options.only else []
-    rows = {row["scheme"]: row for row in before}
+    rows = {}
     for name in ["gd_dp", "local_dp"] if options.quick else names:
         if name in defaults.WHOLE_NUMBERS or (options.only and name not in options.only):
             continue
@@ -110,7 +107,9 @@ def main() -> None:
             rows[name] = rows[other] | {"scheme": name}
     found = [rows[name] for name in sorted(rows)]
     print(table(found))
-    if not options.quick:
+    if options.only:
+        print(_harness.amend("audits", found, key="scheme"))
+    elif not options.quick:
         note = f"epsilons at delta {DELTA}, measured ones at confidence {CONFIDENCE}"
         print(_harness.write("audits", found, note=note))
 

@@ -137,15 +137,15 @@ def main() -> int:
             continue
         new[name] = row_of(name)
         print(new[name], flush=True)
-    path = _harness.RESULTS / "defaults-cpu.json"
-    before = json.loads(path.read_text())["rows"] if only and path.is_file() else []
-    rows = {row["scheme"]: row for row in before} | new
     for name, other in ONE_ROUND.items():
-        if other in rows:
-            rows[name] = {**rows[other], "scheme": name}
-    found = [rows[name] for name in sorted(rows)]
+        if other in new:
+            new[name] = {**new[other], "scheme": name}
+    found = [new[name] for name in sorted(new)]
     print(table(found))
-    print(_harness.write("defaults", found, note="schemes by their defaults, and tuned"))
+    if only:
+        print(_harness.amend("defaults", found, key="scheme"))
+    else:
+        print(_harness.write("defaults", found, note="schemes by their defaults, and tuned"))
     return 0
 
 

@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from fljax.attacks import metrics as metrics
     from fljax.attacks import model_inversion as model_inversion
     from fljax.attacks import noisy_records as noisy_records
+    from fljax.attacks import noisy_uploads as noisy_uploads
     from fljax.attacks import one_run as one_run
     from fljax.attacks import reconstruction as reconstruction
     from fljax.attacks import released_bits as released_bits

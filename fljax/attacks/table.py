@@ -13,7 +13,7 @@ import numpy as np
 from fljax import data, schemes
 from fljax.accounting import words
 from fljax.accounting.events import PrivacyEvent
-from fljax.attacks import noisy_records, reconstruction, rounds
+from fljax.attacks import noisy_records, noisy_uploads, reconstruction, rounds
 from fljax.data.sources import fields
 
 # The five papers of this library, each by one of its schemes.
@@ -165,6 +165,7 @@ def mse_row(name: str, key: jax.Array, settings: Settings, config: None = None) 
     them.
 
     The images are Gaussian fields, declared so: there the bound on reconstruction is certified.
+    Where the noise is on uploads they are independent normals, of which such noise hides least.
     Where the nats that were told are proved to be more than those declared, the row is about nats;
     else about the error. One use of each record; trials and delta mean nothing here.
 
@@ -176,11 +177,18 @@ def mse_row(name: str, key: jax.Array, settings: Settings, config: None = None) 
             f"Expected num_rounds=1 for the channel {name!r}, whose bound is of one use, "
             f"got num_rounds={settings.num_rounds}."
         )
-    known = fields.make(np.random.default_rng(0), num_train=_KNOWN, num_test=_KNOWN, side=_SIDE)
+    on_uploads = schemes.get(name).uploads_seen
+    if on_uploads:
+        known = noisy_uploads.records(_SIDE)
+    else:
+        known = fields.make(np.random.default_rng(0), num_train=_KNOWN, num_test=_KNOWN, side=_SIDE)
     config = reconstruction.config(name, nats=settings.nats, data_model="gaussian")
     seen = reconstruction.Seen(known, data.ClientData(known.train, jnp.zeros((1, 1), jnp.int32)))
     inputs, spent = reconstruction.of_channel(name, config, seen)
-    played = noisy_records.worlds(name, config, inputs, key, known)
+    if on_uploads:
+        played = noisy_uploads.worlds(name, config, key, known)
+    else:
+        played = noisy_records.worlds(name, config, inputs, key, known)
     claims = {"mse": float(spent.mse[0]), "nats": float(spent.nats[0]) - spent.label_nats}
     found = noisy_records.judge(played, **claims, confidence=settings.confidence)
     held = found.error_holds and found.nats_hold

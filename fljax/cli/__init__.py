@@ -17,7 +17,7 @@ COMMANDS = {
     "report": "compare runs on one page",
     "verify": "hold a run's files against its hash chain, and recompute its epsilon",
     "watch": "show a run as it goes, in a browser of this machine",
-    "compare": "train six subject-level methods at the same true privacy, and rank them",
+    "compare": "train seven subject-level methods at the same true privacy, and rank them",
     "schemes": "list schemes, data sets, models, mechanisms and attacks by name",
     "completion": "print what makes a shell complete commands and flags",
     "attack": "reconstruct real digits through a scheme, or tell members, next to what it "

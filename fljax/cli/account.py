@@ -142,6 +142,17 @@ def _print_nats(options: Any) -> int:
 
     _validate.positive_int(rounds=options.rounds)
     config, rounds = options.scheme_config, options.rounds
+    scheme = schemes.get(options.scheme)
+    if scheme.uploads_seen:
+        nats = rounds * config.nats
+        assumed = (
+            f"No epsilon. {rounds} upload{'s'[: rounds > 1]} of a client tell at most "
+            f"{at_most(nats)} nats of its records together, labels among them; the unit is one "
+            "example. A run's privacy.json says whether that is certified."
+        )
+        print(assumed)
+        _output.give({"nats": nats, "rows": [], "assumed": assumed})
+        return 0
     if not isinstance(config, channels.ChannelConfig):
         raise UnsupportedEventError(
             f"Expected a scheme with an epsilon, or a channel, got scheme={options.scheme!r}."

@@ -47,11 +47,14 @@ _LIRA_ROUNDS = 60
 
 
 def _fits(name: str, attack: str) -> bool:
-    """Whether the attack can be made on the scheme: it promises something and trains any model;
-    lira only where the unit is one of the examples that it tells apart.
+    """Whether the attack can be made on the scheme: it promises something (if nats, of noise in
+    records) and trains any model; lira only where the unit is one of the examples that it tells
+    apart.
     """
     scheme = schemes.get(name)
     if scheme.promise == "none" or scheme.needs_network:
+        return False
+    if scheme.promise == "nats" and scheme.uploads_seen:  # of noise on uploads see `fljax audit`
         return False
     if attack in attacks.INVERSIONS or (attack == attacks.SYMBOLS and scheme.promise == "epsilon"):
         return True

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _WHERE = {
     "bidirectional": "disguised.bidirectional",
+    "compressed_updates": "channels.compressed_updates",
     "dp_fedavg": "central.dp_fedavg",
     "dp_fedbuff": "central.dp_fedbuff",
     "dp_fedper": "central.dp_fedper",
@@ -44,12 +45,14 @@ _WHERE = {
     "mp_cdp": "disguised.mp_cdp",
     "mp_dp_naive": "disguised.mp_dp_naive",
     "natural_channel": "channels.natural_channel",
+    "parameter_channel": "channels.parameter_channel",
     "personalized_channel": "channels.personalized_channel",
     "pile": "uploads.secure_sums.pile",
     "secagg_dp": "uploads.secure_sums.secagg_dp",
     "sgd_dp": "weighted.sgd_dp",
     "skellam": "uploads.skellam",
     "smpc_dp": "uploads.secure_sums.smpc_dp",
+    "subject_sampled": "silos.subject_sampled",
     "swiftagg_dp": "uploads.secure_sums.swiftagg_dp",
     "tp_smc": "uploads.secure_sums.tp_smc",
     "user_ldp": "silos.user_ldp",
@@ -142,8 +145,10 @@ if TYPE_CHECKING:
     from fljax.schemes.central import dp_fedsgd as dp_fedsgd
     from fljax.schemes.central import dp_ftrl as dp_ftrl
     from fljax.schemes.central import dp_scaffold as dp_scaffold
+    from fljax.schemes.channels import compressed_updates as compressed_updates
     from fljax.schemes.channels import embedding_channel as embedding_channel
     from fljax.schemes.channels import natural_channel as natural_channel
+    from fljax.schemes.channels import parameter_channel as parameter_channel
     from fljax.schemes.channels import personalized_channel as personalized_channel
     from fljax.schemes.channels import white_channel as white_channel
     from fljax.schemes.disguised import bidirectional as bidirectional
@@ -157,6 +162,7 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import local_group_dp as local_group_dp
     from fljax.schemes.silos import local_item_dp as local_item_dp
     from fljax.schemes.silos import subject_ledger as subject_ledger
+    from fljax.schemes.silos import subject_sampled as subject_sampled
     from fljax.schemes.silos import user_ldp as user_ldp
     from fljax.schemes.uploads import distributed_dgauss as distributed_dgauss
     from fljax.schemes.uploads import lightdp as lightdp

@@ -24,16 +24,18 @@ from fljax_kernels.spectral import eigh
 
 class Upload(NamedTuple):
     """update: params-like, learning rate times gradient, noisy. log_noise_var: `[]`. sent: `[]`
-    bool.
+    bool. loss, clipped: `[]`, the examples' mean loss, and how many gradients were clipped.
 
     Where `sent` is False the update is zero and tells only that: a gradient was not finite, or no
     noise was found that float32 can hold. With an estimated covariance log_noise_var is a function
-    of the data: keep it on the client.
+    of the data: keep it on the client. So are loss and clipped.
     """
 
     update: ClientUpdate
     log_noise_var: jax.Array
     sent: jax.Array
+    loss: jax.Array
+    clipped: jax.Array
 
 
 def gradient_values(gram: jax.Array, mask: jax.Array | None = None) -> jax.Array:
@@ -122,9 +124,13 @@ def controlled_channel(
             values = learning_rate**2 * gradient_values(rows.gram(), mask) / batch_size
             log_noise_var = spectral.solve_log_noise_var(values, nats)
             total = rows.rmatvec(jnp.ones(rows.batch_size, values.dtype))
+            clipped = jnp.zeros((), jnp.float32)
         else:
             log_noise_var = _clipped_log_noise_var(params, nats, learning_rate * l2_clip_norm)
-            total, _ = rows.weighted_sum(lambda norms: _clip(norms, l2_clip_norm))
+            total, norms = rows.weighted_sum(lambda norms: _clip(norms, l2_clip_norm))
+            clipped = jnp.sum(mask & (norms > l2_clip_norm)).astype(jnp.float32)
+        losses = jnp.where(mask, rows.values().astype(jnp.float32), jnp.float32(0))
+        mean_loss = jnp.sum(losses) / jnp.maximum(1, jnp.sum(mask)).astype(jnp.float32)
         update = jax.tree.map(lambda g: g * (learning_rate / batch_size), total)
         stddev = jnp.exp(log_noise_var / 2)
         finite = jnp.all(jnp.stack([jnp.all(jnp.isfinite(g)) for g in jax.tree.leaves(update)]))
@@ -134,7 +140,7 @@ def controlled_channel(
         update = jax.tree.map(lambda g: jnp.where(sent, g, jnp.zeros((), g.dtype)), update)
         noisy = fljax_kernels.add_gaussian_noise(noise_key, update, jnp.where(sent, stddev, 0))
         noisy = jax.tree.map(lambda g, p: g.astype(jnp.result_type(p)), noisy, params)
-        return Upload(noisy, log_noise_var, sent)
+        return Upload(noisy, log_noise_var, sent, mean_loss, clipped)
 
     return upload
 

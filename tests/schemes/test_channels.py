@@ -435,7 +435,7 @@ def test_psac_scales_every_gradient_to_nearly_the_bound(key):
 
 def test_schemes_with_information_are_the_ones_that_say_so():
     counted = {name for name in schemes.NAMES if schemes.get(name).spent is not None}
-    assert counted == {*NAMES, "dp_sgd", "dp_psac"}
+    assert counted == {*NAMES, "parameter_channel", "dp_sgd", "dp_psac"}
 
 
 def embedded(**settings):

@@ -24,11 +24,13 @@ from fljax.testing import contracts
 FIRST = {"dp_fedavg"}
 # What a scheme has no promise for, or no Gaussian event, is not asked.
 SKIPPED = {
+    "compressed_updates": {"neighbours", "event", "keys"},
     "embedding_channel": {"neighbours", "event"},
     "fedavg": {"neighbours", "event", "keys"},
     "gsgd_dp": {"neighbours"},
     "mp_dp_naive": {"neighbours", "event", "keys"},
     "natural_channel": {"neighbours", "event"},
+    "parameter_channel": {"neighbours", "event"},
     "personalized_channel": {"neighbours", "event"},
     "white_channel": {"neighbours", "event"},
 }

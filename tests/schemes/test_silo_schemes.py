@@ -17,6 +17,7 @@ from fljax.schemes.silos import (
     item_sum_cap,
     local_group_dp,
     local_item_dp,
+    subject_sampled,
     user_ldp,
 )
 from fljax.server.rounds import Performance
@@ -27,6 +28,7 @@ SCHEMES = {
     "item_sum_cap": item_sum_cap,
     "local_group_dp": local_group_dp,
     "local_item_dp": local_item_dp,
+    "subject_sampled": subject_sampled,
     "user_ldp": user_ldp,
 }
 PRIVATE = [name for name in SCHEMES if name != "fedavg"]
@@ -37,7 +39,7 @@ SMALL = {
     "noise_multiplier": 0.0,
     "local_learning_rate": 0.3,
 }
-DIVISORS = {"higradavg": "expected_subjects"} | dict.fromkeys(
+DIVISORS = dict.fromkeys(("higradavg", "subject_sampled"), "expected_subjects") | dict.fromkeys(
     ("item_sum_cap", "local_group_dp", "local_item_dp"), "expected_items"
 )
 
@@ -114,6 +116,29 @@ def test_higradavg_with_full_batches_follows_float64(key):
     np.testing.assert_allclose(got.params["w"], expected, rtol=1e-5)
 
 
+def test_sampled_subjects_are_means_over_their_items_and_clipped(key):
+    """All drawn, all items used: float64, subject by subject; the cap of items changes no claim."""
+    clients = population()
+    x, ids = np.asarray(clients.examples["x"], np.float64), np.asarray(clients.examples["subject"])
+    sums = []
+    for row in np.asarray(clients.indices):
+        rows = row[row >= 0]
+        means = np.stack([x[rows[ids[rows] == s]].mean(axis=0) for s in np.unique(ids[rows])])
+        sums.append((means / np.maximum(1, np.linalg.norm(means, axis=1, keepdims=True))).sum(0))
+    got, _ = run_round("subject_sampled", key, item_sampling_prob=1.0)
+    np.testing.assert_allclose(
+        got.params["w"], -2 * 0.3 * np.mean(sums, axis=0) / 4.0, rtol=1e-4, atol=1e-6
+    )
+    numbers = {"noise_multiplier": 3.0, "item_sampling_prob": 0.2}
+    one, many = (
+        subject_sampled.event(config("subject_sampled", max_items_per_subject=m, **numbers))
+        for m in (1, 50)
+    )
+    step = events.PoissonSampled(0.2, events.Gaussian(3.0))
+    assert one == many and one.mechanism == events.SelfComposed(step, 2 * 4)
+    assert one.privacy_unit == "subject"
+
+
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["higradavg"])
 @pytest.mark.parametrize("name", ["higradavg", "user_ldp"])
 def test_noise_has_the_stated_size_also_on_empty_silos(name, key):
@@ -182,6 +207,7 @@ REPLAYS = [
     ("item_sum_cap", "sound", 2),
     ("local_group_dp", "sound", 2),
     ("local_item_dp", "sound", 1),
+    ("subject_sampled", "sound", 1),
     ("user_ldp", "sound", 2),
     ("higradavg", "paper", 1),
     ("local_group_dp", "paper", 3),

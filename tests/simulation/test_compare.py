@@ -50,6 +50,7 @@ def test_everyone_with_a_guarantee_spends_the_same_on_a_subject():
         "LocalGroupDP",
         "item sum, capped",
         "HiGradAvg",
+        "sampled subjects",
         "UserLDP",
     ]
     # In clip norms, averaging a subject's items first needs least noise.
@@ -59,6 +60,8 @@ def test_everyone_with_a_guarantee_spends_the_same_on_a_subject():
         <= noise["LocalItemDP"]
         < noise["LocalGroupDP"]
     )
+    # Of as many subjects, most of whom have one item in a batch at most, nearly the same.
+    assert noise["HiGradAvg"] * 0.5 < noise["sampled subjects"] <= noise["HiGradAvg"] * 1.02
     # A clipped batch gradient moves by 2 clip norms, and UserLDP counts its noise in such steps.
     np.testing.assert_allclose(noise["UserLDP"], noise["HiGradAvg"], rtol=5e-3)
 

@@ -19,6 +19,7 @@ OTHERWISE_ROUNDED = {"gsgd_dp", "dp_scaffold"}
 # of tests/schemes/test_contracts.py has a round of each.
 ALIKE = {
     "dp_psac": "dp_sgd",
+    "embedding_channel": "white_channel",
     "he_dp": "secagg_dp",
     "hybrid_alpha": "distributed_dgauss",
     "item_sum_cap": "higradavg",

@@ -97,7 +97,7 @@ def algorithm(name, model, **options):
         "allow_plain": True,
         "nats": math.inf,
     }
-    sizes["noise_multiplier"] = 0.0 if name == "fedavg" or "nats" in fields else 1.0
+    sizes["noise_multiplier"] = 0.0 if fields["noise_multiplier"].default == 0 else 1.0
     if "grid_norm" in fields:  # of the largest model, with noise that can be drawn
         sizes |= {"grid_norm": 16384, "noise_multiplier": 0.1}
     kind = "next_token" if model in OF_SEQUENCES else "cross_entropy"

@@ -21,11 +21,12 @@ from fljax.attacks.reconstruction import Seen
 from fljax.data import channel
 from fljax.papers.channel import attacks, sent, victims
 
-KINDS = ("none", "natural", "white", "personalized", "embedding")
+KINDS = ("none", "natural", "white", "personalized", "embedding", "parameters", "compression")
 IN_COLOUR = ("none", "natural", "white")
 NATS, SHAPE = 300, (32, 32, 3)  # of 3,072 coordinates
 COLOUR_NATS = (50, 300, 1500)
 CLIENTS, RECORDS, TARGETS = 32, 4, 8
+RATE, KEPT = 0.5, 0.1  # of a client's one step; share of an update that is sent
 _STEP, _CUT = 16, 384  # pixels between patches; where the left part ends
 _PUBLIC, _COLOUR_TARGETS = 600, 4
 
@@ -35,24 +36,39 @@ def num_rounds(settings: Any) -> int:
     return 20 if settings.scale == "demo" else 150
 
 
-def _solved(kind: str, dataset: data.Dataset, nats: float, **options: Any) -> tuple[Any, Any, Any]:
-    """(Scheme, config, inputs) for a data set whose held-out records are public."""
-    scheme = schemes.get("natural_channel" if kind == "none" else f"{kind}_channel")
-    config = scheme.Config(
-        nats=math.inf if kind == "none" else nats,
-        covariance_source="public",
-        labels_public=True,
-        **options,
-    )
-    assert scheme.inputs is not None
-    table = jnp.arange(len(dataset.train["y"])).reshape(-1, options.get("local_batch_size", 1))
+_SCHEMES = {"compression": "compressed_updates", "parameters": "parameter_channel"}
+
+
+def _solved(
+    kind: str, dataset: data.Dataset, nats: float, *, records: int = 1
+) -> tuple[Any, Any, Any]:
+    """(Scheme, config, inputs) for a data set whose held-out records are public. Clients have so
+    many records, and take one step with them in a round.
+    """
+    usual = "natural_channel" if kind == "none" else f"{kind}_channel"
+    scheme = schemes.get(_SCHEMES.get(kind, usual))
+    config = scheme.Config(**_own(kind, nats, records), server_momentum=0.0)
+    if scheme.inputs is None:
+        return scheme, config, {}
+    table = jnp.arange(len(dataset.train["y"])).reshape(-1, records)
     clients = data.ClientData(jax.tree.map(jnp.asarray, dataset.train), table)
     return scheme, config, scheme.inputs(config, Seen(dataset, clients))
 
 
+def _own(kind: str, nats: float, records: int) -> dict[str, Any]:
+    if kind == "parameters":
+        step = {"server_learning_rate": RATE, "l2_clip_norm": victims.CLIP}
+        return step | {"nats": nats, "records_per_client": records}
+    step = {"local_learning_rate": RATE, "local_batch_size": records}
+    if kind == "compression":
+        return step | {"kept": KEPT}
+    nats = math.inf if kind == "none" else nats
+    return step | {"nats": nats, "covariance_source": "public", "labels_public": True}
+
+
 def in_rounds(name: str, settings: Any) -> dict[str, Any]:
     """By defence: accuracy after all rounds, lists over seeds; `LOOKS` of a search on the uploads
-    of `TARGETS` records in the first round and in the last; nats of a record then.
+    of `TARGETS` records in the first round and in the last; nats of a record then, at most.
     """
     task = victims.task_of(name, settings, wrong=False)
     last, rows = num_rounds(settings) - 1, []
@@ -71,9 +87,7 @@ def in_rounds(name: str, settings: Any) -> dict[str, Any]:
                 covariance=task.covariance if task.gaussian else None,
             )
             if step is None:  # public records, and what is solved from them, are those of all seeds
-                scheme, config, inputs = _solved(
-                    kind, dataset, nats, local_batch_size=RECORDS, server_momentum=0.0
-                )
+                scheme, config, inputs = _solved(kind, dataset, nats, records=RECORDS)
                 loss = models.softmax_cross_entropy(task.apply)
                 algorithm = scheme.make(config, loss, num_units=CLIENTS, **inputs)
                 step, upload = jax.jit(algorithm.round), _uploads(algorithm)
@@ -87,17 +101,26 @@ def in_rounds(name: str, settings: Any) -> dict[str, Any]:
                 if number in (0, last):
                     moved = upload(state, targets, sent._key(seed, number))
                     labels = one.labels(targets["y"][:, None])
-                    images = one.search(state.params, moved, labels)
+                    images = _searched(kind, one, state.params, moved, labels)
                     seen = one.seen(images, targets["x"])
                     for what, value in seen.items():
                         row["last" if number else "first"].setdefault(what, []).append(value)
                 state, _ = step(state, cohort, jax.random.key(seed, impl="threefry2x32"))
             test = jax.tree.map(lambda leaf, at=place: leaf[at], task.test)
             row["accuracy"].append(float(models.evaluate(task.apply, state.params, test)[1]))
-        spent = scheme.spent(config, Seen(dataset, clients), inputs, last + 1)
+        seen_in = Seen(dataset, clients)
+        spent = None if scheme.spent is None else scheme.spent(config, seen_in, inputs, last + 1)
         row["nats"] = None if spent is None else float(spent.nats[0])
         rows.append(row)
     return {"rows": rows, "nats": nats, "rounds": last + 1}
+
+
+def _searched(kind: str, one: Any, params: Any, moved: Any, labels: Any) -> jax.Array:
+    """Images of a search; of a compressed upload it knows which numbers were sent."""
+    if kind != "compression":
+        return jnp.asarray(one.search(params, moved, labels))
+    mask = jax.tree.map(lambda leaf: (leaf != 0).astype(jnp.float32), moved)
+    return jnp.asarray(one.masked(params, moved, labels, mask))
 
 
 def _uploads(algorithm: Any) -> Any:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import local_item_dp as local_item_dp
     from fljax.schemes.silos import round as round
     from fljax.schemes.silos import subject_ledger as subject_ledger
+    from fljax.schemes.silos import subject_sampled as subject_sampled
     from fljax.schemes.silos import user_ldp as user_ldp
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

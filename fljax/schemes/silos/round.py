@@ -77,7 +77,7 @@ class TrainingConfig(optimizers.ServerSteps, parties.Parties, metaclass=_depreca
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SiloConfig(TrainingConfig, exact.ExactConfig, base.NoiseConfig):
+class NoisyConfig(TrainingConfig, base.NoiseConfig):
     """As `TrainingConfig`, and what makes a silo's steps private. Each number may be published."""
 
     l2_clip_norm: float = 0.5
@@ -108,8 +108,13 @@ class SiloConfig(TrainingConfig, exact.ExactConfig, base.NoiseConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SubjectConfig(SiloConfig):
-    """As `SiloConfig`, and the two caps that a guarantee for subjects rests on."""
+class SiloConfig(NoisyConfig, exact.ExactConfig):
+    """As `NoisyConfig`, and how noise is drawn."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubjectCaps(parties.Parties):
+    """The two caps that a guarantee for subjects rests on."""
 
     max_items_per_subject: int = 4
     """Most items of one subject in one silo; a silo leaves surplus items out."""
@@ -130,6 +135,11 @@ class SubjectConfig(SiloConfig):
         num_parties is None.
         """
         return self.parties if self.silos_per_subject is None else self.silos_per_subject
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SubjectConfig(SubjectCaps, SiloConfig):
+    """As `SiloConfig`, with `SubjectCaps`."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -172,7 +182,7 @@ def check_holders(config: parties.Parties, silos_per_subject: int) -> None:
         )
 
 
-def subject_population(config: SubjectConfig) -> base.Population:
+def subject_population(config: SubjectCaps) -> base.Population:
     """All silos join every round; with the two caps on a subject."""
     return base.Population(
         num_clients=config.num_parties,
@@ -373,7 +383,7 @@ def grid_of(
     )
 
 
-def stddev(config: SiloConfig) -> float:
+def stddev(config: NoisyConfig) -> float:
     """Standard deviation of the noise on a silo's sum, before its factor and its correlation."""
     plain = base.noise_multiplier(config) * config.l2_clip_norm
     return plain if config.cycle == 1 else plain * _bands(config)[1]
@@ -401,7 +411,7 @@ def normals(config: TrainingConfig, num_params: int) -> int:
     return config.cycle * (num_params + 1)
 
 
-def subject_event(config: SubjectConfig, step: subjects.Step) -> events.PrivacyEvent:
+def subject_event(config: Any, step: subjects.Step) -> events.PrivacyEvent:
     """One round at subject level, or one step of its turn in each silo: of
     `accounting.subjects.rounds.event`.
     """
@@ -414,7 +424,7 @@ def subject_event(config: SubjectConfig, step: subjects.Step) -> events.PrivacyE
     )
 
 
-def least_noise(config: SiloConfig) -> float:
+def least_noise(config: NoisyConfig) -> float:
     """Noise multiplier of the silo with the least noise: what counts where a unit lies in one silo
     only.
     """
