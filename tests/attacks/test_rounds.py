@@ -45,6 +45,7 @@ SCHEMES = (
     "sgd_dp",
     "skellam",
     "smpc_dp",
+    "subject_sampled",
     "swiftagg_dp",
     "tp_smc",
     "user_ldp",
