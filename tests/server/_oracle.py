@@ -23,9 +23,9 @@ def weights(bias=False):
     params = {}
     for k, (n_in, n_out) in enumerate(itertools.pairwise(WIDTHS), 1):
         i, j = np.arange(1, n_out + 1)[:, None], np.arange(1, n_in + 1)[None, :]
-        params[f"w{k}"] = jnp.asarray(np.sin(k + 1.3 * i + 0.7 * j))
+        params[f"w{k}"] = np.sin(k + 1.3 * i + 0.7 * j)
         if bias:
-            params[f"b{k}"] = jnp.asarray(0.1 * np.cos(k + np.arange(1, n_out + 1)))
+            params[f"b{k}"] = 0.1 * np.cos(k + np.arange(1, n_out + 1))
     return params
 
 
@@ -43,7 +43,7 @@ def samples(first, count):
     """Batch of the samples b = first, ..., numbered from 1."""
     b = np.arange(first, first + count)
     x = np.cos(0.5 * b[:, None] * np.arange(1, 5)[None])
-    return {"x": jnp.asarray(x), "y": jnp.asarray((b - 1) % 2, jnp.int32)}
+    return {"x": x, "y": np.asarray((b - 1) % 2, np.int32)}
 
 
 def true_loss(apply, c=0.5):

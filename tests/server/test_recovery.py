@@ -2,6 +2,8 @@
 that is refused.
 """
 
+import functools
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -42,7 +44,8 @@ def setup(form, bias=False):
     secrets = perturbation.given(
         plan, out_scales=[R1, R2], in_scales=None if form == "base" else [S1, S2], additive=ADDITIVE
     )
-    return params, plan, secrets, *perturbation.perturb(plan, params, secrets)
+    perturb = jax.jit(functools.partial(perturbation.perturb, plan))
+    return params, plan, secrets, *perturb(params, secrets)
 
 
 def everyone(batch):
@@ -51,7 +54,7 @@ def everyone(batch):
 
 def error(found, wanted):
     return max(
-        float(jnp.abs(a - b).max())
+        float(np.abs(np.asarray(a) - np.asarray(b)).max())
         for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True)
     )
 
@@ -60,7 +63,7 @@ def error(found, wanted):
 def test_oracles_a1_to_a7(form):
     params, plan, secrets, sent, transition = setup(form)
     batch = _oracle.samples(1, 4)
-    loss, gradient = jax.value_and_grad(_oracle.true_loss(_oracle.apply))(params, batch)
+    loss, gradient = jax.jit(jax.value_and_grad(_oracle.true_loss(_oracle.apply)))(params, batch)
     assert float(loss) == pytest.approx(1.7084367991, abs=5e-11)  # A1
     np.testing.assert_allclose(
         norms(gradient), [1.8404805492, 1.7661756310, 2.1361119652], rtol=1e-9
@@ -70,24 +73,26 @@ def test_oracles_a1_to_a7(form):
         firsts, [-0.7710863039, 0.0925001124, -0.2491442939], rtol=2e-9
     )  # A2'
 
-    body, head = scaling.split(plan, sent)
-    hidden = jax.vmap(lambda x: scaling.hidden(plan, body, transition, x))(batch["x"])
+    @jax.jit
+    def passes(params, sent, transition, x):
+        body, head = scaling.split(plan, sent)
+        hidden = jax.vmap(lambda x: scaling.hidden(plan, body, transition, x))(x)
+        outputs = jax.vmap(lambda h: scaling.outputs(plan, head, h))(hidden)
+        return hidden, outputs, jax.vmap(_oracle.apply, (None, 0))(params, x)
+
+    hidden, outputs, true = map(np.asarray, passes(params, sent, transition, batch["x"]))
     alpha = hidden.sum(1)
     expected = {
         "base": [4.1848606613, 1.4195741296, 2.6151112325, 1.9631940637],  # A3
         "transitional": [2.7983425088, 1.0774756202, 1.9849041613, 1.4640309636],  # A4
     }
     np.testing.assert_allclose(alpha, expected[form], rtol=1e-9)
-    outputs = jax.vmap(lambda h: scaling.outputs(plan, head, h))(hidden)
-    true = jax.vmap(_oracle.apply, (None, 0))(params, batch["x"])
-    np.testing.assert_allclose(
-        outputs, np.asarray(true) + np.asarray(alpha)[:, None] * ADDITIVE, atol=1e-13
-    )
-    e = outputs - jax.nn.one_hot(batch["y"], 2, dtype=jnp.float64)
+    np.testing.assert_allclose(outputs, true + alpha[:, None] * ADDITIVE, atol=1e-13)
+    e = outputs - np.eye(2)[np.asarray(batch["y"])]
     polynomial = (e**2).sum(1) / 2 - alpha * (e @ ADDITIVE) + 1.7 * alpha**2 / 2
     assert float(polynomial.mean()) == pytest.approx(1.7084367991, abs=5e-11)  # A7
 
-    triple, own_loss = perturbed.triples(plan)(sent, transition, batch, everyone(batch))
+    triple, own_loss = jax.jit(perturbed.triples(plan))(sent, transition, batch, everyone(batch))
     if form == "transitional":
         assert float(own_loss) == pytest.approx(0.9178748383, abs=5e-11)  # A4'
         gradients = [*triple.body, *triple.head]
@@ -95,14 +100,15 @@ def test_oracles_a1_to_a7(form):
             norms(gradients), [0.6723195633, 0.7044837956, 1.5782043701], rtol=1e-9
         )  # A5
         # Psi of the last layer: row c of Psi_c is the same vector for all c.
-        psi = [*norms(triple.psi), np.sqrt(2) * float(jnp.linalg.norm(triple.psi_head))]
+        psi = [*norms(triple.psi), np.sqrt(2) * norms(triple.psi_head)[0]]
         np.testing.assert_allclose(
             psi, [2.1661958773, 2.7068234759, 3.7523261299], rtol=1e-9
         )  # A5'
         np.testing.assert_allclose(
             norms(triple.phi), [1.5624803439, 2.1516793688], rtol=1e-9
         )  # A5''
-    assert error(recovery.recover(plan, secrets, triple), gradient) < 1e-12  # A6
+    recover = jax.jit(functools.partial(recovery.recover, plan))
+    assert error(recover(secrets, triple), gradient) < 1e-12  # A6
 
 
 def jacobian_float64(plan, sent, transition, batch):
@@ -357,14 +363,15 @@ def test_transitions_of_one_are_the_base_form():
 def test_another_loss_scale_is_exact_if_it_is_passed_and_wrong_if_not():
     params, plan, secrets, sent, transition = setup("transitional")
     batch = _oracle.samples(1, 4)
-    gradient = jax.grad(_oracle.true_loss(_oracle.apply, c=0.25))(
-        params, batch
-    )  # a mean over the two outputs
-    triple, _ = perturbed.triples(plan, loss_scale=0.25)(sent, transition, batch, everyone(batch))
-    assert error(recovery.recover(plan, secrets, triple), gradient) < 1e-12
-    unscaled, _ = perturbed.triples(plan)(sent, transition, batch, everyone(batch))
+    # A mean over the two outputs.
+    gradient = jax.jit(jax.grad(_oracle.true_loss(_oracle.apply, c=0.25)))(params, batch)
+    sends = perturbed.triples(plan, loss_scale=0.25), perturbed.triples(plan)
+    here = sent, transition, batch, everyone(batch)
+    triple, unscaled = (jax.jit(send)(*here)[0] for send in sends)
+    recover = jax.jit(functools.partial(recovery.recover, plan))
+    assert error(recover(secrets, triple), gradient) < 1e-12
     mixed = triple._replace(psi=unscaled.psi, phi=unscaled.phi, psi_head=unscaled.psi_head)
-    assert error(recovery.recover(plan, secrets, mixed), gradient) > 0.1
+    assert error(recover(secrets, mixed), gradient) > 0.1
 
 
 @pytest.mark.slow(reason="compiles a network and its recovery in float64")
@@ -402,7 +409,7 @@ def test_oracle_a11_a_negative_scale_breaks_relu_and_is_refused():
     batch = _oracle.samples(1, 4)
 
     def quantities(hats):
-        h = batch["x"]
+        h = jnp.asarray(batch["x"])
         for hat, scale in zip(hats[:2], scales, strict=True):
             h = jax.nn.relu(h @ hat.T) * jnp.asarray(scale)[None]
         e, alpha = (
@@ -413,13 +420,15 @@ def test_oracle_a11_a_negative_scale_breaks_relu_and_is_refused():
             0
         )
 
-    whole = jax.jacrev(quantities)([jnp.asarray(hat) for hat in hats])
+    whole = jax.jit(jax.jacrev(quantities))([jnp.asarray(hat) for hat in hats])
+    whole = [np.asarray(leaf) for leaf in whole]
     found = [
         r * (j[0] - np.tensordot(ADDITIVE, j[1:3], 1) + 1.7 * j[3])
         for r, j in zip(outs, whole, strict=True)
     ]
-    true = jax.tree.leaves(jax.grad(_oracle.true_loss(_oracle.apply))(params, batch))
-    wrong = np.sqrt(sum(float(jnp.sum((a - b) ** 2)) for a, b in zip(found, true, strict=True)))
+    true = jax.tree.leaves(jax.jit(jax.grad(_oracle.true_loss(_oracle.apply)))(params, batch))
+    gaps = [np.sum((a - np.asarray(b)) ** 2) for a, b in zip(found, true, strict=True)]
+    wrong = np.sqrt(sum(gaps))
     assert wrong / np.sqrt(sum(n**2 for n in norms(true))) == pytest.approx(1.0719263503, rel=1e-9)
 
 
