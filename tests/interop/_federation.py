@@ -1,4 +1,8 @@
-"""A SuperLink and its SuperNodes as processes on this machine, with TLS and authenticated nodes."""
+"""A SuperLink and its SuperNodes as processes on this machine, with TLS and authenticated nodes.
+
+All but the SuperLink are forks of one process that has imported everything (`_warm`): a round
+starts a ClientApp for each message to each client.
+"""
 
 import contextlib
 import datetime
@@ -7,15 +11,20 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests import _environment
+from tests.interop import _warm
 
 BIN = pathlib.Path(sys.executable).parent
 ROOT = pathlib.Path(__file__).parents[2]
@@ -99,29 +108,40 @@ class Federation:
         self.folder, self.num_clients = folder, num_clients
         self.nodes, self.node_ids, self._superlink = {}, [], None
         self.port = free_port()
+        self._scripts = folder / "bin"
+        self._warm = pathlib.Path(tempfile.mkdtemp()) / "socket"  # whose path may not be long
         self._stack = contextlib.ExitStack()
 
     def environment(self, name):
         home = self.folder / f"home-{name}"
         home.mkdir(exist_ok=True)
         return {
-            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PATH": f"{self._scripts}:{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": f"{ROOT}:{ROOT / 'kernels'}",
             "HOME": str(home),
             "FLWR_HOME": str(home),
             "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.5",
             "JAX_PLATFORMS": "cpu",
-        }
+        } | _environment.COMPILING
 
-    def start(self, name, *command, **more):
+    def start(self, name, *command):
         log = self._stack.enter_context((self.folder / f"{name}.log").open("wb"))
         process = subprocess.Popen(
-            [BIN / command[0], *command[1:]],
-            env=self.environment(name) | more,
+            command,
+            env=self.environment(name),
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,  # so that all of its children can be ended with it
         )
+        self._stack.callback(self.kill, process)
+        return process
+
+    def fork(self, name, *command):
+        """As `start`, from the process that has imported everything."""
+        with (self.folder / f"{name}.log").open("wb") as log:
+            fds = (0, log.fileno(), log.fileno())
+            process = _warm.Program(self._warm, command, self.environment(name), fds)
         self._stack.callback(self.kill, process)
         return process
 
@@ -153,7 +173,7 @@ class Federation:
     def flwr(self, *command):
         """What the command line prints as JSON."""
         done = subprocess.run(
-            [BIN / "flwr", *command, "--format", "json"],
+            [self._scripts / "flwr", *command, "--format", "json"],
             env=self.environment("operator"),
             capture_output=True,
             text=True,
@@ -168,10 +188,15 @@ class Federation:
     def __enter__(self):
         certificates(self.folder)
         ca, address = self.folder / "ca.pem", f"127.0.0.1:{self.port}"
+        _warm.scripts(self._scripts, self._warm)
         try:
+            warm = self.start("warm", sys.executable, _warm.__file__, self._warm)
+            while not self._warm.exists():
+                assert warm.poll() is None, self.log("warm")
+                time.sleep(0.1)
             self._superlink = self.start(
                 "superlink",
-                "flower-superlink",
+                BIN / "flower-superlink",
                 *("--host", "127.0.0.1", "--port", str(self.port)),
                 *("--ssl-ca-certfile", ca, "--ssl-certfile", self.folder / "server.pem"),
                 *("--ssl-keyfile", self.folder / "server.key", "--enable-supernode-auth"),
@@ -190,7 +215,7 @@ class Federation:
                     "supernode", "register", str(self.folder / f"{number}.pub"), "here"
                 )
                 self.node_ids.append(int(found["node-id"]))
-                self.nodes[number] = self.start(
+                self.nodes[number] = self.fork(
                     f"node{number}",
                     "flower-supernode",
                     *("--root-certificates", ca, "--superlink", address),
@@ -205,6 +230,7 @@ class Federation:
 
     def __exit__(self, *_):
         self._stack.close()
+        shutil.rmtree(self._warm.parent)
         # Apps have sessions of their own; those of a run that was cut short are still there.
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             with contextlib.suppress(OSError):

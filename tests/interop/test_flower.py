@@ -4,7 +4,6 @@ import dataclasses
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -13,107 +12,20 @@ pytest.importorskip("flwr", reason="needs the extra flower: pip install 'fljax[f
 import flwr.app
 import flwr.clientapp
 
-from fljax import accounting, data, errors
+from fljax import accounting, errors
 from fljax.interop import flower
-from fljax.schemes import higradavg, lightdp
-from fljax.simulation import feed, seeds
+from fljax.schemes import lightdp
+from fljax.simulation import feed
 from fljax.upload import key_agreement
-from tests.interop import _example, _grid
+from tests.interop import _grid, _schemes
+from tests.interop._schemes import CONFIGS, app, key, loss, number, pool, simulated
 
-ROUNDS, SEED = 3, 7
-_digits = _example.task()
-# What clients do is theirs; a simulation is told the same: steps over all examples of a client.
-STEPS = {
-    "local_learning_rate": _digits.RATE,
-    "local_batch_size": _digits.EXAMPLES,
-    "num_local_epochs": _digits.STEPS,
-}
-SILOS = {"item_sampling_prob": 0.4, "expected_subjects": 6.0, "max_items_per_subject": 2}
-CONFIGS = {
-    "dp_fedavg": dataclasses.replace(_digits.DEPLOYMENT.config, **STEPS),
-    "higradavg": higradavg.Config(
-        num_parties=10, noise_multiplier=0.8, silo_noise=(1.0, 1.5) * 5, **SILOS
-    ),
-    "lightdp": lightdp.Config(
-        num_parties=10,
-        noise_multiplier=0.9,
-        max_colluders=2,
-        max_stragglers=0,
-        pair_variance_ratio=4.0,  # of huge ones, float32 keeps fewer digits of the sum
-        l2_clip_norm=0.4,
-        **STEPS,
-    ),
-}
-
-
-def key():
-    return seeds.keys(SEED, "threefry")[1]
+ROUNDS = 3
+_digits = _schemes.digits
 
 
 def deployment(scheme, num_rounds=ROUNDS, **changed):
-    config = dataclasses.replace(CONFIGS[scheme], **changed)
-    return flower.Deployment(
-        scheme=scheme, config=config, num_clients=_digits.NUM_CLIENTS, num_rounds=num_rounds
-    )
-
-
-def loss(params, example):
-    logits = example["x"] @ params["w"] + params["b"]
-    return jax.nn.logsumexp(logits) - logits[example["y"]]
-
-
-def pool():
-    """All examples; subject s has every fifteenth of them, in most of the clients."""
-    x, y = _digits.examples()
-    subject = np.arange(len(y), dtype=np.int32) % 15
-    return {"x": x, "y": y, "subject": subject}
-
-
-def simulated(deployed):
-    """The models after each round of a simulation, as `fljax.simulate` runs it."""
-    rows = jnp.arange(len(pool()["y"]), dtype=jnp.int32).reshape(_digits.NUM_CLIENTS, -1)
-    clients = data.ClientData(jax.tree.map(jnp.asarray, pool()), rows)
-    made = deployed.implementation.make(deployed.config, loss, num_units=_digits.NUM_CLIENTS)
-    round_fun = jax.jit(feed.round_fun((made,), _digits.NUM_CLIENTS), static_argnames="capacity")
-    states, found = (made.init(jax.tree.map(jnp.asarray, _digits.initial())),), []
-    for _ in range(deployed.num_rounds):
-        states, _, _ = round_fun(states, clients, key(), capacity=_digits.NUM_CLIENTS)
-        found.append(states[0].params)
-    return found
-
-
-def number(context):
-    return context.node_config["partition-id"]
-
-
-def party(context):
-    """As in a simulation, whose key all parties have."""
-    agreement = key_agreement.SimulatedKeyAgreement(number(context), key())
-    return flower.Party(number=number(context), key=key(), agreement=agreement)
-
-
-def app(deployed, trained=_digits.train, party=party):
-    made = flwr.clientapp.ClientApp()
-    if deployed.scheme == "higradavg":
-
-        def examples(context):
-            begin = number(context) * _digits.EXAMPLES
-            mine = slice(begin, begin + _digits.EXAMPLES)
-            return {name: field[mine] for name, field in pool().items()}
-
-        like = _digits.initial()
-        made.train()(flower.silo_train(deployed, loss, examples, like, party))
-        return made
-
-    @made.train(mods=[flower.client_mod(deployed, party)])
-    def train(message, context):
-        params = flower.from_record(message.content["arrays"], _digits.initial())
-        new = trained(params, number(context))
-        metrics = flwr.app.MetricRecord({"train-loss": 0.123456789})
-        content = flwr.app.RecordDict({"arrays": flower.to_record(new), "metrics": metrics})
-        return flwr.app.Message(content, reply_to=message)
-
-    return made
+    return _schemes.deployment(scheme, num_rounds, **changed)
 
 
 def run(deployed, grid, *, target_epsilon=None, **options):
@@ -201,9 +113,9 @@ def test_clients_whose_steps_are_private_and_others_are_told_apart():
     with pytest.raises(ValueError, match="Expected scheme='higradavg' of a silo"):
         flower.silo_train(deployment("lightdp"), loss, pool, _digits.initial())
     # Whose factor is the noise's? No silo takes another one's, and none takes the first.
-    for number in (None, 10):
+    for silo in (None, 10):
         grid = _grid.Grid(
-            app(deployment("higradavg"), party=lambda context, n=number: flower.Party(number=n)), 10
+            app(deployment("higradavg"), party=lambda context, n=silo: flower.Party(number=n)), 10
         )
         strategy, models = run(deployment("higradavg"), grid)
         assert not np.any(models[-1]["w"]) and strategy.rounds_begun == ROUNDS

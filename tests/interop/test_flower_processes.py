@@ -1,5 +1,6 @@
-"""The example runs as processes: a SuperLink and ten SuperNodes on this machine, TLS with a CA,
-authenticated nodes; five rounds of digits, without faults and with a node killed and one late.
+"""Rounds between processes: a SuperLink and ten SuperNodes on this machine, TLS with a CA,
+authenticated nodes; digits, by the example and by three other schemes, without faults and with a
+node killed and one late.
 """
 
 import concurrent.futures
@@ -16,31 +17,34 @@ pytest.importorskip("flwr", reason="needs the extra flower: pip install 'fljax[f
 
 import fljax
 from fljax import accounting, data
-from fljax.simulation import feed, seeds
-from tests.interop import _example, _federation
+from fljax.simulation import feed
+from tests.interop import _example, _federation, _schemes
 
-SEED, ROUNDS = 7, 5
-task = _example.task()
-CONFIG = dataclasses.replace(
-    task.DEPLOYMENT.config,
-    local_learning_rate=task.RATE,
-    local_batch_size=task.EXAMPLES,
-    num_local_epochs=task.STEPS,
-)
+SEED, ROUNDS = _schemes.SEED, 5
+APP = _federation.ROOT / "tests" / "interop" / "schemes_app"
+OTHERS = ("lightdp", "higradavg", _schemes.SECURE)
+task = _schemes.digits
+CONFIG = _schemes.CONFIGS["dp_fedavg"]
 
 
-def models(folder):
-    return [dict(np.load(folder / f"model{done}.npz")) for done in range(ROUNDS + 1)]
+def models(folder, num_rounds):
+    return [dict(np.load(folder / f"model{done}.npz")) for done in range(1, num_rounds + 1)]
 
 
-def run(federation, folder, timeout, watch=lambda rounds: None):
-    """`flwr run` until it ends; `watch` is told how many rounds are booked, as soon as they are."""
+def run(federation, folder, timeout, *, scheme=None, rounds=ROUNDS, watch=lambda rounds: None):
+    """`flwr run` until it ends, of the example or of another scheme; `watch` is told how many
+    rounds are booked, as soon as they are.
+    """
     folder.mkdir()
     nodes, app = " ".join(map(str, federation.node_ids)), str(_example.FOLDER)
     config = f'nodes="{nodes}" folder="{folder}" seed={SEED} timeout={timeout:.1f}'
+    if scheme is not None:
+        _schemes.write_keys(folder)
+        app, config = str(APP), f'{config} scheme="{scheme}" rounds={rounds}'
     began = federation.flwr("run", app, "here", "--run-config", config)["run-id"]
 
     def status():
+        time.sleep(2)
         (found,) = (r for r in federation.flwr("list", "here")["runs"] if r["run-id"] == began)
         return found["status"]
 
@@ -59,81 +63,118 @@ def run(federation, folder, timeout, watch=lambda rounds: None):
                 if asked.result().startswith("finished"):
                     assert asked.result() == "finished:completed", federation.log("superlink")
                     return ledger
-                asked = thread.submit(lambda: time.sleep(5) or status())
+                asked = thread.submit(status)
     raise AssertionError(f"{booked} rounds after an hour: {federation.log('superlink')}")
 
 
 class Simulation:
     """Rounds of the simulation's own algorithm on cohorts from which some are away."""
 
-    def __init__(self):
-        x, y = task.examples()
-        rows = jnp.arange(len(y), dtype=jnp.int32).reshape(task.NUM_CLIENTS, -1)
-        self.clients = data.ClientData({"x": jnp.asarray(x), "y": jnp.asarray(y)}, rows)
-        self.key, num = seeds.keys(SEED, "threefry")[1], task.NUM_CLIENTS
-        loss = lambda params, example: cross_entropy(apply(params, example["x"]), example["y"])
-        made = fljax.schemes.get("dp_fedavg").make(CONFIG, loss, num_units=num)
+    def __init__(self, deployed):
+        self.clients, loss = _schemes.clients(deployed.scheme)
+        self.key, num = _schemes.key(), task.NUM_CLIENTS
+        made = deployed.implementation.make(deployed.config, loss, num_units=num)
         self.sample = feed.host_sampler(made.client_sampling_prob, num, self.key, num)
-        self.first = made.init(jax.tree.map(jnp.asarray, task.initial()))
+        self.first = made.init(jax.tree.map(jnp.asarray, _schemes.initial(deployed.scheme)))
         self._round = jax.jit(made.round)
 
-    def round(self, state, away):
+    def round(self, state, away=()):
         ids = self.sample(int(state.round))
         there = np.where(np.isin(ids, sorted(away)), -1, ids)
         return self._round(state, data.cohort(self.clients, jnp.asarray(there)), self.key)[0]
 
 
-def apply(params, x):
-    return x @ params["w"] + params["b"]
-
-
-def cross_entropy(logits, label):
-    return jax.nn.logsumexp(logits) - logits[label]
-
-
 def apart(model, state):
-    return max(np.max(np.abs(model[name] - state.params[name])) for name in ("b", "w"))
+    return max(np.max(np.abs(model[name] - state.params[name])) for name in model)
 
 
-@pytest.mark.slow(reason="starts some sixty processes of Python, and waits for timeouts")
+class Faults:
+    """In the second round a node is killed, and one answers after the timeout; in runs after it
+    that one is late again, in the first round.
+    """
+
+    def __init__(self, federation, gone, late):
+        self._federation, self.gone, self.late = federation, gone, late
+        self._sent, self._killed, self._until = [], False, 0
+
+    def count(self, text):
+        return self._federation.log(f"node{self.late}").count(text)
+
+    def expect(self, messages):
+        """Before a run: the late node is paused when it has got so many."""
+        self._until = self.count("Received successfully") + messages
+
+    def watch(self, rounds):
+        nodes = self._federation.nodes
+        if rounds == 1 + (not self._killed):
+            if not self._killed:
+                self._federation.kill(nodes[self.gone])
+                self._killed = True
+            while self.count("Received successfully") < self._until:
+                time.sleep(0.05)
+            self._federation.pause(nodes[self.late])  # with the message, and without an answer
+            self._sent.append(self.count("Sending: train"))
+        elif len(self._sent) == 1 and rounds == 3:
+            self.back()
+
+    def back(self):
+        self._federation.go_on(self._federation.nodes[self.late])
+
+    def answered(self):
+        """Whether the late one did answer, at last."""
+        for _ in range(600):
+            if self.count("Sending: train") > self._sent[-1]:
+                return True
+            time.sleep(0.1)
+        return False
+
+
+@pytest.mark.slow(reason="starts a hundred processes, and waits for timeouts")
 def test_released_models_are_the_simulations_and_the_ledger_is_right_with_faults(tmp_path):
-    simulation = Simulation()
+    simulations = {
+        scheme: Simulation(_schemes.deployment(scheme, 1)) for scheme in ("dp_fedavg", *OTHERS)
+    }
+    simulation = simulations["dp_fedavg"]
     with _federation.Federation(tmp_path, task.NUM_CLIENTS) as federation:
         ledger = run(federation, tmp_path / "whole", timeout=600)
         assert ledger.event == task.DEPLOYMENT.event.repeat(ROUNDS)
-        state, released = simulation.first, models(tmp_path / "whole")
-        for model in released[1:]:
-            state = simulation.round(state, away=set())
+        state, released = simulation.first, models(tmp_path / "whole", ROUNDS)
+        for model in released:
+            state = simulation.round(state)
             assert apart(model, state) < 1e-6
+        for scheme in OTHERS:
+            folder, one = tmp_path / scheme, simulations[scheme]
+            spent = run(federation, folder, timeout=600, scheme=scheme, rounds=1)
+            assert spent.event == _schemes.deployment(scheme, 1).event
+            (model,) = models(folder, 1)
+            assert apart(model, one.round(one.first)) < 1e-6, scheme
+            assert np.linalg.norm(model["w"]) > 0.01  # it is not that nothing happened
 
-        # In the second round one node is killed, and one answers after the timeout.
-        asked = [int(number) for number in simulation.sample(1) if number >= 0]
-        gone, late = asked[:2]
-        count = lambda text: federation.log(f"node{late}").count(text)
-        sent = []
-
-        def fail(rounds):
-            if rounds == 2:
-                federation.kill(federation.nodes[gone])
-                before = count("Received successfully")
-                while count("Received successfully") == before:
-                    time.sleep(0.05)
-                federation.pause(federation.nodes[late])  # with the message, and without an answer
-                sent.append(count("Sending: train"))
-            if rounds == 3:
-                federation.go_on(federation.nodes[late])
-
-        ledger = run(federation, tmp_path / "faults", timeout=150, watch=fail)
-        assert ledger.event == task.DEPLOYMENT.event.repeat(ROUNDS)  # nothing is refunded
+        gone, late = [int(number) for number in simulation.sample(1) if number >= 0][:2]
+        faults, folder = Faults(federation, gone, late), tmp_path / "faults"
+        faults.expect(1 + (late in simulation.sample(0)))
+        spent = run(federation, folder, 25, scheme="dp_fedavg", rounds=3, watch=faults.watch)
+        assert spent.event == task.DEPLOYMENT.event.repeat(3)  # nothing is refunded
         state = simulation.first
-        for done, model in enumerate(models(tmp_path / "faults")[1:]):
+        for done, model in enumerate(models(folder, 3)):
             # Who was late may be busy with what came too late, or be back.
-            ways = {0: [set()], 1: [{gone, late}]}.get(done, [{gone}, {gone, late}])
+            ways = [[set()], [{gone, late}], [{gone}, {gone, late}]][done]
             found = [simulation.round(state, away) for away in ways]
             errors = [apart(model, one) for one in found]
             state = found[int(np.argmin(errors))]
             assert min(errors) < 1e-6, (done, errors)
-        assert count("Sending: train") > sent[0]  # it did answer, too late
+        assert faults.answered()
+        for scheme, timeout in zip(OTHERS, (20, 20, 45), strict=True):
+            folder, one = tmp_path / f"{scheme}-faults", simulations[scheme]
+            faults.expect(1)
+            spent = run(federation, folder, timeout, scheme=scheme, rounds=1, watch=faults.watch)
+            faults.back()
+            assert spent.event == _schemes.deployment(scheme, 1).event
+            (model,) = models(folder, 1)
+            assert apart(model, one.round(one.first)) > 1e-3
+            if scheme == _schemes.SECURE:  # the sum is of those who are there, exactly
+                assert apart(model, one.round(one.first, {gone, late})) < 1e-6
+            assert faults.answered()
     # And `fljax.simulate` itself, with the same seed, ends at the same model.
     x, y = (field.reshape(task.NUM_CLIENTS, task.EXAMPLES, -1) for field in task.examples())
     result = fljax.simulate(
@@ -141,7 +182,7 @@ def test_released_models_are_the_simulations_and_the_ledger_is_right_with_faults
         data=[{"x": x[i], "y": y[i, :, 0]} for i in range(task.NUM_CLIENTS)],
         test_data={"x": x[0], "y": y[0, :, 0]},
         num_classes=10,
-        model=(task.initial(), apply),
+        model=(task.initial(), lambda params, x: x @ params["w"] + params["b"]),
         loss="cross_entropy",
         run_dir=tmp_path / "simulated",
         seed=SEED,

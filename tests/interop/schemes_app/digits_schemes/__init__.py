@@ -1,0 +1,1 @@
+"""A test's Flower app: rounds of any scheme, by `tests.interop._schemes`."""
