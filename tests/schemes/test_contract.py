@@ -73,11 +73,10 @@ def asked(path):
             yield ast.unparse(node.value)
 
 
-@pytest.mark.parametrize(
-    "path", sorted(PACKAGE.rglob("*.py")), ids=lambda p: p.relative_to(PACKAGE).as_posix()
-)
-def test_nobody_asks_a_scheme_a_config_or_a_module_for_its_attributes(path):
-    assert set(asked(path)) <= ALLOWED.get(path.relative_to(PACKAGE).as_posix(), set())
+def test_nobody_asks_a_scheme_a_config_or_a_module_for_its_attributes():
+    paths = {path.relative_to(PACKAGE).as_posix(): path for path in PACKAGE.rglob("*.py")}
+    found = {name: set(asked(path)) - ALLOWED.get(name, set()) for name, path in paths.items()}
+    assert len(found) > 400 and not any(found.values()), found
 
 
 def test_asking_is_seen(tmp_path):
