@@ -324,13 +324,35 @@ PINNED = {
 }
 
 
+def committed(name):
+    """Item -> piece -> what the committed demo found."""
+    rows = json.loads((_harness.RESULTS / f"reproduce_{name}-cpu.json").read_text())["rows"]
+    found = {}
+    for row in rows:
+        found.setdefault(row["item"], {})[row["piece"]] = row["found"]
+    return found
+
+
+@pytest.mark.parametrize("name", reproduce.NAMES)
+def test_an_item_asks_for_the_pieces_of_the_committed_demo_and_shows_what_they_found(name):
+    settings, found = records.Settings(), committed(name)
+    for item in reproduce.get(name).items:
+        pieces = [piece.name for piece in item.pieces(settings)]
+        assert len(pieces) == len(set(pieces)) and set(pieces) == set(found.get(item.name, ()))
+        shown = item.show(settings, found[item.name]) if pieces else []
+        assert bool(shown) == bool(pieces), item.name
+        for one in shown:
+            if isinstance(one, records.Table):
+                assert one.rows and {len(row) for row in one.rows} == {len(one.head)}, one.title
+                assert all(isinstance(cell, str) for row in one.rows for cell in row), one.title
+            else:
+                assert any(axes.has_data() for axes in one.figure.axes), one.title
+
+
 @pytest.mark.parametrize("name", reproduce.NAMES)
 def test_verdicts_of_the_committed_demo_are_pinned(name):
     """Judged anew from what was found then, so that a judge that changes is seen."""
-    rows = json.loads((_harness.RESULTS / f"reproduce_{name}-cpu.json").read_text())["rows"]
-    paper, found = reproduce.get(name), {}
-    for row in rows:
-        found.setdefault(row["item"], {})[row["piece"]] = row["found"]
+    paper, found = reproduce.get(name), committed(name)
     told = {one.statement: verdicts.judge(paper, one, found).standing for one in paper.conclusions}
     assert told == PINNED[name]
 
