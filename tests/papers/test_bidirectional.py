@@ -117,7 +117,6 @@ def test_rounds_to_a_target_are_those_of_the_mean():
     assert items.rounds_to_target(low, timing.OURS, 5) is None
 
 
-@pytest.mark.slow(reason="searches for digits by their gradients, and trains")
 def test_who_hides_what():
     settings = records.Settings(seeds=1)
     server, pictures = attacks.reconstruction("CIFAR", settings, 0)

@@ -1,6 +1,8 @@
 """The comparison of the six subject-level methods: equal budgets, its page, its command."""
 
+import dataclasses
 import json
+import types
 
 import numpy as np
 import pytest
@@ -76,6 +78,34 @@ def test_every_run_has_numbers_for_each_seed_and_round(results):
             and (result.accuracy <= 1).all()
         )
         assert not np.array_equal(result.loss[0], result.loss[1])
+
+
+def test_the_page_says_who_learns_most_at_the_same_epsilon():
+    def result(label, epsilon, noise, accuracy):
+        config = types.SimpleNamespace(noise_multiplier=noise, local_learning_rate=0.25)
+        values = np.array([[0.2, accuracy - 0.01], [0.3, accuracy + 0.01]])
+        return compare.Result(label, config, epsilon, values, 2 - values, (accuracy - 0.1,))
+
+    told = [
+        result("plain <average>", np.inf, 0.0, 0.9),
+        result("little noise", 7.9999, 1.25, 0.7),
+        result("much noise", 7.5, 4.0, 0.5),
+    ]
+    groups = {"even": np.array([1, 1, 2]), "skewed": np.array([3, 4, 4])}
+    claims = [Claim("a claim of <theirs>", "E1", 11.45, 9.07, 9.08)]
+    text = compare_report.render(TINY, told, groups, claims)
+    rows = compare_report.results_table(told)
+    assert [row[:4] for row in rows] == [
+        ["plain <average>", "no guarantee", "0", "0.25"],
+        ["little noise", "8.000", "1.250", "0.25"],
+        ["much noise", "7.500", "4.000", "0.25"],
+    ]
+    assert rows[1][4].startswith("70.0 %") and rows[1][5] == "1.300"
+    assert text.count("<svg") == 4 and "a claim of &lt;theirs&gt;" in text
+    cards = text.split("<h2>")[0]
+    assert "little noise" in cards and "70.0%" in cards and "plain &lt;average&gt;" in cards
+    plain = compare_report.render(dataclasses.replace(TINY, alphas=()), told, groups)
+    assert plain.count("<svg") == 3 and "theirs" not in plain
 
 
 @pytest.mark.slow(reason="trains every scheme that is compared, for several seeds")
