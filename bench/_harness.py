@@ -369,17 +369,20 @@ def write(
     return path
 
 
-def amend(name: str, rows: Sequence[Mapping[str, Any]], *, key: str) -> pathlib.Path:
-    """Puts these rows into `results/<name>-<platform>.json` for those of the same `key`, or beside
+def amend(name: str, rows: Sequence[Mapping[str, Any]], *, keys: Sequence[str]) -> pathlib.Path:
+    """Puts these rows into `results/<name>-<platform>.json` for those of the same `keys`, or behind
     them; each tells an environment of its own. What else is in the file stays, its environment
     too: that of the rows which tell none.
     """
     where = environment()
     path = RESULTS / f"{name}-{where['platform']}.json"
     kept = json.loads(path.read_text())
-    new = {row[key]: {**where, **row} for row in rows}
-    merged = {row[key]: row for row in kept["rows"]} | new
-    kept["rows"] = [merged[at] for at in sorted(merged)]
+    of = lambda row: tuple(row[key] for key in keys)
+    kept["rows"] = list(
+        (
+            {of(row): row for row in kept["rows"]} | {of(row): {**where, **row} for row in rows}
+        ).values()
+    )
     path.write_text(json.dumps(kept, indent=1) + "\n")
     return path
 

@@ -75,7 +75,7 @@ def table(rows: _tables.Rows) -> str:
             "yes" if row["half_the_noise_caught_at_1"] else "no",
             "yes" if row["half_the_noise_caught_at_2"] else "no",
         ]
-        for row in rows
+        for row in sorted(rows, key=lambda row: str(row["scheme"]))
     ]
     head = [
         "scheme",
@@ -108,7 +108,7 @@ def main() -> None:
     found = [rows[name] for name in sorted(rows)]
     print(table(found))
     if options.only:
-        print(_harness.amend("audits", found, key="scheme"))
+        print(_harness.amend("audits", found, keys=("scheme",)))
     elif not options.quick:
         note = f"epsilons at delta {DELTA}, measured ones at confidence {CONFIDENCE}"
         print(_harness.write("audits", found, note=note))

@@ -106,12 +106,17 @@ def main() -> None:
     parser.add_argument("paper", choices=reproduce.NAMES)
     parser.add_argument("--seeds", type=int, default=Settings().seeds)
     parser.add_argument("--folder", type=pathlib.Path, help="kept; goes on where it stopped")
+    parser.add_argument("--item", nargs="*", default=[], help="these alone; other rows stay")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as emptied:
         settings, folder = Settings(seeds=options.seeds), options.folder or pathlib.Path(emptied)
         begun, start = any(folder.rglob("*.json")), time.monotonic()
         outcome = reproduce.run(
-            options.paper, settings, folder, say=lambda text: print(text, flush=True)
+            options.paper,
+            settings,
+            folder,
+            items=options.item,
+            say=lambda text: print(text, flush=True),
         )
         took = time.monotonic() - start
     for one, verdict in outcome.verdicts:
@@ -121,6 +126,9 @@ def main() -> None:
         for item, pieces in outcome.found.items()
         for piece, found in pieces.items()
     ]
+    if options.item:
+        print(_harness.amend(f"reproduce_{options.paper}", rows, keys=("item", "piece")))
+        return
     note = f"fljax reproduce {options.paper} --seeds {options.seeds}"
     if begun:
         note += ", which went on from pieces made before: the environment is that of the end"

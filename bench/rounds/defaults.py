@@ -120,7 +120,7 @@ def table(rows: _tables.Rows) -> str:
             row["changed"].replace("_", " ") or "nothing",
             share(row["non-private"]),
         ]
-        for row in rows
+        for row in sorted(rows, key=lambda row: str(row["scheme"]))
     ]
     return _tables.markdown(head, body)
 
@@ -143,7 +143,7 @@ def main() -> int:
     found = [new[name] for name in sorted(new)]
     print(table(found))
     if only:
-        print(_harness.amend("defaults", found, key="scheme"))
+        print(_harness.amend("defaults", found, keys=("scheme",)))
     else:
         print(_harness.write("defaults", found, note="schemes by their defaults, and tuned"))
     return 0

@@ -182,6 +182,54 @@ def test_the_command_that_is_stopped_goes_on_in_its_folder(capsys, tmp_path):
     assert cli.main(command) == 0 and COMPUTED == ["one", "two"]
 
 
+def test_a_full_item_that_is_stopped_goes_on_to_the_same_result(tmp_path, monkeypatch):
+    """Figure 5 of wfna at scale "full", on a stand-in of 5 clients and 2 passes; stopped in the
+    middle of its second piece.
+    """
+    from fljax.papers.wfna import paper as wfna
+    from fljax.papers.wfna import training as weighted
+
+    monkeypatch.setattr(wfna, "EPSILONS", (4.0,))
+    monkeypatch.setattr(wfna, "_models", lambda settings: ("softmax",))
+    monkeypatch.setattr(wfna, "SCHEMES", {"GD-DP": weighted.SCHEMES["GD-DP"]})
+    # Conclusions and the page compare all schemes.
+    (item,) = (item for item in wfna.ITEMS if item.name == "fig5")
+    item = item._replace(show=lambda settings, found: ())
+    part = wfna.PAPER._replace(items=(item,), conclusions=())
+    monkeypatch.setattr(reproduce, "get", lambda name: part)
+    monkeypatch.setattr(weighted, "NUM_CLIENTS", 5)
+    monkeypatch.setattr(weighted, "EPOCHS", 2)
+    monkeypatch.setattr(weighted, "LADDER", (0.3, 1.0, 3.0))
+    run, calls = weighted.Trainer.accuracy, []
+    settings = records.Settings(scale="full", seeds=1)
+
+    def made(folder):
+        found = reproduce.run("wfna", settings, folder, items=["fig5"]).found["fig5"]
+        assert len(found) == 2
+        return {name: {**piece, "seconds_an_epoch": 0.0} for name, piece in found.items()}
+
+    def stopping(self, rate, seed):
+        calls.append((rate, seed))
+        if len(calls) == first + 4:
+            raise KeyboardInterrupt
+        return run(self, rate, seed)
+
+    monkeypatch.setattr(
+        weighted.Trainer, "accuracy", lambda *given: calls.append(given) or run(*given)
+    )
+    whole = made(tmp_path / "whole")
+    first, folder = len(calls) // 2, tmp_path / "stopped"
+    calls.clear()
+    monkeypatch.setattr(weighted.Trainer, "accuracy", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        made(folder)
+    kept = {path: path.read_bytes() for path in folder.rglob("pieces/*/*.json")}
+    assert len(kept) == 1
+    monkeypatch.setattr(weighted.Trainer, "accuracy", run)
+    assert made(folder) == whole
+    assert all(path.read_bytes() == before for path, before in kept.items())
+
+
 # The demo of each paper: conclusion -> how it stands. A change here is a change of what is claimed.
 PINNED = {
     "subject-dp": {
@@ -192,6 +240,7 @@ PINNED = {
         "dividing by the subjects of the batch costs nothing": "refuted by proof",
         "UserLDP gives its epsilon": "refuted by proof",
         "s silos may run R / sqrt(s) rounds": "refuted by proof",
+        "noisy steps lose no more than the bounds, with the noise that a step has": "reproduced",
         "R / sqrt(s) rounds are better than noise for s times the steps": (
             "only under the paper's accounting"
         ),

@@ -47,7 +47,13 @@ PROMISING = [name for name in schemes.NAMES if schemes.get(name).promise == "eps
 @pytest.mark.parametrize("name", PROMISING)
 def test_a_round_with_noise_multiplier_z_is_a_gaussian_mechanism_of_z(name):
     found = gaussians(name)
-    own_laws = ("distributed_dgauss", "dp_ftrl", "gsgd_dp", "item_sum_cap", "skellam")
+    own_laws = (
+        "distributed_dgauss",
+        "dp_ftrl",
+        "gsgd_dp",
+        "item_sum_cap",
+        "skellam",
+    )
     own_laws += ("hybrid_alpha", "pile", "tp_smc")
     if name in own_laws:
         assert not found

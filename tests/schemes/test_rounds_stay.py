@@ -28,7 +28,12 @@ from fljax.simulation.devices import mesh
 REFERENCE = json.loads(pathlib.Path(__file__).with_name("rounds_reference.json").read_text())
 TOLERANCE = 6e-6
 C, N, D, H = 13, 6, 5, 4
-SINCE = {"compressed_updates", "embedding_channel", "parameter_channel", "subject_sampled"}
+SINCE = {
+    "compressed_updates",
+    "embedding_channel",
+    "parameter_channel",
+    "subject_sampled",
+}
 CHANGES = {
     "dp_fedavg/adaptive": {"target_quantile": 0.5, "count_stddev": 2.0},
     "dp_fedavg/per_layer": {"clipping_style": "per_layer", "proximal": 0.1},

@@ -39,7 +39,8 @@ SMALL = {
     "noise_multiplier": 0.0,
     "local_learning_rate": 0.3,
 }
-DIVISORS = dict.fromkeys(("higradavg", "subject_sampled"), "expected_subjects") | dict.fromkeys(
+OF_SUBJECTS = ("higradavg", "subject_sampled")
+DIVISORS = dict.fromkeys(OF_SUBJECTS, "expected_subjects") | dict.fromkeys(
     ("item_sum_cap", "local_group_dp", "local_item_dp"), "expected_items"
 )
 
@@ -137,6 +138,46 @@ def test_sampled_subjects_are_means_over_their_items_and_clipped(key):
     step = events.PoissonSampled(0.2, events.Gaussian(3.0))
     assert one == many and one.mechanism == events.SelfComposed(step, 2 * 4)
     assert one.privacy_unit == "subject"
+
+
+@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", but=["fedavg"])
+@pytest.mark.parametrize("name", ["fedavg", "higradavg"])
+def test_a_server_that_draws_silos_takes_the_mean_of_those(name, key):
+    """The mean of rounds of one silo each, of two of four, and others in the next round."""
+    alone = [run_round(name, key, client_ids=[-1] * 3 + [silo])[0].params["w"] for silo in range(4)]
+    drawn, info = run_round(name, key, silos_per_round=2)
+    assert int(info.cohort_size) == 2
+    pairs = {(a, b): (alone[a] + alone[b]) / 2 for a in range(4) for b in range(a)}
+    near = [pair for pair, mean in pairs.items() if np.allclose(drawn.params["w"], mean, atol=1e-6)]
+    assert len(near) == 1
+    init, run = jitted(name, None, (("silos_per_round", 2),))
+    cohort = data.cohort(population(), jnp.arange(4))
+    state, sizes, models = init({"w": jnp.zeros(3)}), set(), []
+    with jax.debug_key_reuse(False):  # the run's key is the same in every round
+        for _ in range(6):
+            state, info = run(state, cohort, key)
+            sizes.add(int(info.cohort_size))
+            models.append(np.asarray(state.params["w"]))
+    assert sizes == {2}
+    steps = np.round(np.diff(models, axis=0), 4)
+    assert name != "fedavg" or len({tuple(step) for step in steps}) > 1
+
+
+def test_a_round_of_drawn_silos_counts_as_many_of_a_subjects_as_it_can_have():
+    numbers = {"noise_multiplier": 3.0, "silos_per_subject": 3}
+    for drawn, count in ((None, 3), (1, 1), (2, 2), (4, 3)):
+        step = higradavg.event(config("higradavg", silos_per_round=drawn, **numbers)).mechanism
+        assert step.count == 2 * count
+        items = local_item_dp.subject_event(
+            config("local_item_dp", noise_multiplier=3.0, silos_per_round=drawn),
+            max_items_per_subject=2,
+            silos_per_subject=3,
+        )
+        assert items.mechanism.count == 2 * count
+    with pytest.raises(ValueError, match=r"silos_per_round <= num_parties=4, got .*=5"):
+        config("higradavg", silos_per_round=5)
+    with pytest.raises(ValueError, match=r"silos_per_round=None with correlation='banded'"):
+        config("higradavg", silos_per_round=2, correlation="banded", bands=2)
 
 
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["higradavg"])

@@ -172,6 +172,22 @@ def test_utility_bounds_match_oracles_41_to_44():
         np.testing.assert_allclose(
             utility.paper_bounds(scheme, group_size=1, **PRINTED), 0.1627258348, rtol=1e-9
         )
+    # Theorem 4.9: that of a group of the whole batch, none of it sampled. Written out:
+    # M^2 / (2 eta T) + eta L^2 / 2 + eta d (c m / eps)^2 T (ln m + (m - 1) eps / m - ln delta) + ..
+    whole = PRINTED | {"item_sampling_prob": 1.0}
+    k, steps = 32, PRINTED["num_steps"]
+    eta, eps = PRINTED["learning_rate"], PRINTED["epsilon"]
+    noise = eta * PRINTED["num_params"] * (PRINTED["constant"] * k / eps) ** 2 * steps
+    written = (
+        PRINTED["diameter"] ** 2 / (2 * eta * steps)
+        + eta * PRINTED["lipschitz"] ** 2 / 2
+        + noise * (np.log(k) + (k - 1) * eps / k - np.log(PRINTED["delta"]))
+        + PRINTED["lipschitz"] ** 2 * eta * (steps + 1) / PRINTED["num_items"]
+    )
+    found = utility.paper_bounds("user_ldp", group_size=k, **whole)
+    np.testing.assert_allclose(found, written, rtol=1e-12)
+    with pytest.raises(ValueError, match="item_sampling_prob=1 of user_ldp"):
+        utility.paper_bounds("user_ldp", group_size=k, **PRINTED)
     numbers = {
         "lipschitz": 1.0,
         "learning_rate": 0.1,

@@ -19,7 +19,13 @@ from fljax.simulation import run
 C = 6
 FACTS = Facts(C, 60, 12, num_subjects=20, most_clients_of_subject=4, most_items_of_subject=3)
 COUNTS = ("num_parties", "records_per_client")
-OF_SUBJECTS = ("higradavg", "item_sum_cap", "local_group_dp", "subject_sampled", "user_ldp")
+OF_SUBJECTS = (
+    "higradavg",
+    "item_sum_cap",
+    "local_group_dp",
+    "subject_sampled",
+    "user_ldp",
+)
 
 
 def fields(scheme):

@@ -190,6 +190,7 @@ def test_every_silo_scheme_says_where_its_noise_is_added():
         "item_sum_cap",
         "local_group_dp",
         "local_item_dp",
+        "subject_sampled",
         "user_ldp",
     }
     assert {name for name in schemes.NAMES if schemes.get(name).noise_at == "silo"} == silo

@@ -7,9 +7,9 @@ predict no accuracy.
 
 Source: Marathe et al. (2022), "Subject Granular Differential Privacy in Federated Learning",
   arXiv:2206.03617, section
-4. `paper_bounds` are its Theorems 4.8 and 4.11 as printed; the noise term there takes a multiplier
-for a standard deviation (erratum E12), and that of HiGradAvg a step size that its algorithm does
-not have (E14).
+4. `paper_bounds` are its Theorems 4.8, 4.9 and 4.11 as printed; the noise term there takes a
+multiplier for a standard deviation (erratum E12), that of UserLDP a group that its algorithm does
+not use (E13), and that of HiGradAvg a step size that its algorithm does not have (E14).
 """
 
 import math
@@ -97,7 +97,7 @@ def stability(
 
 
 def paper_bounds(
-    scheme: Literal["local_group_dp", "higradavg"],
+    scheme: Literal["local_group_dp", "higradavg", "user_ldp"],
     *,
     diameter: float,
     lipschitz: float,
@@ -111,14 +111,15 @@ def paper_bounds(
     constant: float,
     num_items: int,
 ) -> float:
-    """The excess population loss that Theorem 4.8 or 4.11 prints; NOT a bound (errata E10 to E14),
-    for comparison.
+    """The excess population loss that Theorem 4.8, 4.9 or 4.11 prints; NOT a bound (errata E10 to
+    E14), for comparison.
 
     Args:
-      scheme: "local_group_dp" (Theorem 4.8) or "higradavg" (Theorem 4.11).
+      scheme: "local_group_dp" (Theorem 4.8), "user_ldp" (4.9: that of a group as large as the
+        batch, without sampling) or "higradavg" (4.11).
       diameter, lipschitz, learning_rate, num_steps, num_params: as in `excess_empirical`.
-      group_size: k >= 1, items of a subject.
-      item_sampling_prob: q in (0, 1].
+      group_size: k >= 1, items of a subject; of user_ldp, items of a batch.
+      item_sampling_prob: q in (0, 1]; 1 of user_ldp.
       epsilon, delta: the target; > 0 and in (0, 1).
       constant: c_2 of the moments accountant's law, which the paper leaves open. > 0.
       num_items: n >= 1.
@@ -126,15 +127,20 @@ def paper_bounds(
     Raises:
       ValueError: an argument is out of range.
     """
-    _validate.one_of(("local_group_dp", "higradavg"), scheme=scheme)
+    _validate.one_of(("local_group_dp", "higradavg", "user_ldp"), scheme=scheme)
     _check(diameter, lipschitz, learning_rate, num_steps, num_params)
     _validate.positive_int(group_size=group_size, num_items=num_items)
     _validate.probability(item_sampling_prob=item_sampling_prob)
+    if scheme == "user_ldp" and item_sampling_prob != 1:
+        raise ValueError(
+            "Expected item_sampling_prob=1 of user_ldp, whose claim counts no sampling, got "
+            f"item_sampling_prob={item_sampling_prob!r}."
+        )
     _validate.positive(epsilon=epsilon, constant=constant)
     _validate.open_unit(delta=delta)
     k, eta = group_size, learning_rate
     stretch, log_term = (
-        (1, math.log(k) + (k - 1) * epsilon / k) if scheme == "local_group_dp" else (k, 0.0)
+        (k, 0.0) if scheme == "higradavg" else (1, math.log(k) + (k - 1) * epsilon / k)
     )
     noise = eta * num_params * (constant * k * item_sampling_prob / epsilon) ** 2 * num_steps
     return (

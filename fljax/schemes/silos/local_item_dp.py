@@ -74,7 +74,7 @@ def subject_event(
         subjects.counted(max_items_per_subject, config.item_sampling_prob),
         noise_multiplier=base.noise_multiplier(config),
         silo_noise=config.silo_noise,
-        holders=silos_per_subject,
+        holders=silos.met(config, silos_per_subject),
         num_steps=config.num_local_steps,
     )
 

@@ -48,7 +48,9 @@ class TrainingConfig(optimizers.ServerSteps, parties.Parties, metaclass=_depreca
     """
 
     num_parties: int | None = 16
-    """Silos, all of which join every round. none: as many as the data have."""
+    """Silos. none: as many as the data have."""
+    silos_per_round: int | None = None
+    """Silos that the server draws for each round, evenly and anew. none: all of them."""
     item_sampling_prob: float = 0.1
     """Chance of each item to be in the batch of one local step, in (0, 1]."""
     num_local_steps: int = 2
@@ -61,6 +63,13 @@ class TrainingConfig(optimizers.ServerSteps, parties.Parties, metaclass=_depreca
         _validate.positive_int(num_local_steps=self.num_local_steps)
         _validate.probability(item_sampling_prob=self.item_sampling_prob)
         _validate.positive(local_learning_rate=self.local_learning_rate)
+        if self.silos_per_round is not None:
+            _validate.positive_int(silos_per_round=self.silos_per_round)
+            if self.num_parties is not None and self.silos_per_round > self.num_parties:
+                raise ValueError(
+                    f"Expected silos_per_round <= num_parties={self.num_parties}, got "
+                    f"silos_per_round={self.silos_per_round}."
+                )
 
     num_silos = _deprecation.alias("num_silos", "num_parties")
     silos = _deprecation.alias("silos", "parties")
@@ -160,6 +169,11 @@ class BandedConfig(SubjectConfig):
         super().__post_init__()
         _validate.one_of(("none", "banded"), correlation=self.correlation)
         _validate.positive_int(bands=self.bands, banded_for=self.banded_for)
+        if self.correlation == "banded" and self.silos_per_round is not None:
+            raise ValueError(
+                "Expected silos_per_round=None with correlation='banded', where silos take steps "
+                f"in turn, got silos_per_round={self.silos_per_round}."
+            )
         if not self.cycle * self.item_sampling_prob <= 1:
             raise ValueError(
                 "Expected item_sampling_prob * bands <= 1 with correlation='banded', got "
@@ -233,20 +247,30 @@ class Silo(NamedTuple):
     strategy: Strategy | None = None
 
 
+def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
+    """The plain mean of the silos that are there."""
+    share = 1 / jnp.maximum(1, sums.num_present).astype(jnp.float32)
+    return Release(
+        jax.tree.map(lambda u, p: (u * share).astype(p.dtype), sums.total, here.state.params)
+    )
+
+
 def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
     """`make` of a scheme whose silos do what `silo(config, loss, performance)` says."""
 
     @base.maker
     def make(config: Any, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
-        """Builds the algorithm: all silos train from the server's model, the server steps along
-        their mean update.
+        """Builds the algorithm: all silos, or those that the server draws, train from its model,
+        and it steps along their mean update.
 
         Guarantee: one round is one `event(config)` of the scheme, for its privacy unit and
         relation, towards a server that sees every silo's update, if at most `silos_per_subject`
         silos hold items of one subject. The cap on a subject's items in a silo is enforced here,
         whatever the data: surplus items are left out, by an order that depends on the subject's own
-        items alone. Where noise is correlated, a run is `uses` such events: a subject is in the
-        steps of its turn alone, by its number, and a silo keeps its noise between rounds.
+        items alone. The server knows whom it draws, so that its draw hides nothing: a round counts
+        as if it had drawn as many of a subject's silos as it can. Where noise is correlated, a run
+        is `uses` such events: a subject is in the steps of its turn alone, by its number, and a
+        silo keeps its noise between rounds.
         Averaging is post-processing; the number of silos is public.
         Idealisation: noise is drawn in float32 (in whole numbers where it is "exact") with the
         key's generator; threefry is no cryptographic source. RoundInfo is not private.
@@ -310,17 +334,16 @@ def _choose(
             f"{cohort.client_ids.shape[0]}."
         )
     here, silos = rounds.everybody(here, cohort)
+    if config.silos_per_round is not None:
+        draw = here.server_key(_keys.Purpose.CHOOSE_CLIENTS)
+        order = jax.random.permutation(draw, config.parties)
+        drawn = jnp.zeros(config.parties, bool).at[order[: config.silos_per_round]].set(True)
+        present = silos.present & drawn[jnp.maximum(silos.ids, 0)]
+        silos = silos._replace(present=present, rows=jnp.where(present[:, None], silos.rows, -1))
     if max_items_per_subject is not None:
         silos = silos._replace(rows=_capped(cohort.examples, silos.rows, max_items_per_subject))
     factors = jnp.asarray(config.noise_factors, jnp.float32)
     return here, silos._replace(given=factors[jnp.maximum(silos.ids, 0)])
-
-
-def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
-    share = 1 / jnp.maximum(1, sums.num_present).astype(jnp.float32)
-    return Release(
-        jax.tree.map(lambda u, p: (u * share).astype(p.dtype), sums.total, here.state.params)
-    )
 
 
 def _silos_at_once(here: Round, silos: Clients, platform: str) -> int:
@@ -343,7 +366,7 @@ def _capped(examples: Any, rows: jax.Array, max_items: int) -> jax.Array:
 
 
 def items(
-    config: SiloConfig,
+    config: NoisyConfig,
     performance: Performance,
     grid: exact_noise.Grid | None,
     add_up: Callable[..., Any] = exact_noise.total_of_gradients,
@@ -419,9 +442,14 @@ def subject_event(config: Any, step: subjects.Step) -> events.PrivacyEvent:
         step,
         noise_multiplier=base.noise_multiplier(config),
         silo_noise=config.silo_noise,
-        holders=config.holders,
+        holders=met(config, config.holders),
         num_steps=config.num_local_steps if config.cycle == 1 else 1,
     )
+
+
+def met(config: TrainingConfig, holders: int) -> int:
+    """Most silos of one round that hold a subject, of which all rounds together hold `holders`."""
+    return holders if config.silos_per_round is None else min(holders, config.silos_per_round)
 
 
 def least_noise(config: NoisyConfig) -> float:
