@@ -48,10 +48,12 @@ X = jax.random.normal(jax.random.key(3), (5, 6))
 
 def moved(params):
     """Every parameter somewhere else: a matrix b starts at 0."""
-    leaves, tree = jax.tree.flatten(params)
-    keys = jax.random.split(jax.random.key(9), len(leaves))
-    pairs = zip(leaves, keys, strict=True)
-    return tree.unflatten([x + 0.2 * jax.random.normal(k, x.shape, x.dtype) for x, k in pairs])
+    rng = np.random.default_rng(9)
+
+    def somewhere_else(x):
+        return jnp.asarray(np.asarray(x) + (0.2 * rng.normal(size=x.shape)).astype(x.dtype))
+
+    return jax.tree.map(somewhere_else, params)
 
 
 def paths(params):

@@ -68,7 +68,7 @@ def importable(monkeypatch):
 def test_a_class_by_path_takes_one_example_whatever_it_wants(name):
     model = made(name)
     x = jax.random.normal(jax.random.key(1), (3, *SHAPE))
-    each = jax.vmap(model.apply, (None, 0))(model.params, x)
+    each = jax.jit(jax.vmap(model.apply, (None, 0)))(model.params, x)
     assert each.shape == (3, CLASSES)
     if name == "WantsBatch":
         whole = WantsBatch(CLASSES, rngs=nnx.Rngs(jax.random.key(0)))(x)

@@ -424,9 +424,11 @@ def test_psac_scales_every_gradient_to_nearly_the_bound(key):
     query = subject.item_sum(
         loss, item_sampling_prob=1.0, l2_clip_norm=0.3, batch_size=4, clipping_style="psac"
     )
-    found = query(params, task.client_data.examples, rows, jax.random.key(1)).grad_sum["w"]
-    batch = jax.tree.map(lambda leaf: leaf[:N], task.client_data.examples)
-    grads = np.asarray(jax.vmap(jax.grad(loss), (None, 0))(params, batch)["w"], np.float64)
+    examples = task.client_data.examples
+    found = jax.jit(query)(params, examples, rows, jax.random.key(1)).grad_sum["w"]
+    batch = jax.tree.map(lambda leaf: np.asarray(leaf)[:N], examples)
+    each = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))
+    grads = np.asarray(each(params, batch)["w"], np.float64)
     norms = np.sqrt((grads**2).sum(axis=(1, 2)))
     factors = 0.3 / (norms + 0.1 / (norms + 0.1))
     np.testing.assert_allclose(found, np.einsum("i,iab->ab", factors, grads), rtol=0, atol=1e-5)

@@ -51,6 +51,7 @@ def copied(outcome, tmp_path):
     return shutil.copytree(outcome.run_dir, tmp_path / "run")
 
 
+@pytest.mark.slow(reason="two more whole runs, to their bits")
 def test_an_extended_run_has_the_bits_and_the_claim_of_a_longer_one(four, tmp_path):
     longer = run.start(config(8), tmp_path / "longer", Silent())
     extended = run.resume(copied(four, tmp_path), Silent(), num_rounds=8)
