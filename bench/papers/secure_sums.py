@@ -347,9 +347,9 @@ def keyed_table(rows: _tables.Rows) -> str:
 
 
 def dropout_table(rows: _tables.Rows) -> str:
-    """What dropouts cost: 50 clients with 10,000 numbers, 200 with a million."""
+    """What dropouts cost: 50 clients with 10,000 numbers, 200 with 100,000 and a million."""
     known, body = {_key(found): found for found in rows}, []
-    for num, size in ((50, 10**4), (200, 10**6)):
+    for num, size in ((50, 10**4), (200, 10**5), (200, 10**6)):
         for name in (*NAMES, *KEYED):
             mine = [known.get((name, num, size, d)) for d in DROPOUTS]
             if None in mine:
