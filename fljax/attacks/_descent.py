@@ -1,4 +1,4 @@
-"""Adam and L-BFGS as one scan, strict about dtypes: what all searches here use."""
+"""Adam, L-BFGS and Gauss-Newton as one scan, strict about dtypes: what all searches here use."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,6 +11,9 @@ import optax
 T = TypeVar("T")
 _BETA1, _BETA2, _FLOOR = 0.9, 0.999, 1e-8
 _MEMORY = 20  # steps that L-BFGS remembers
+PRODUCTS = 50  # with the Jacobian, to a step of Gauss-Newton
+_DAMPING, _EASED, _DAMPED, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 0.2, 5.0, 1e-10, 1e4
+_SOLVED = 1e-12  # of the squared residual of a step's linear equations: below is float32's rounding
 
 
 def adam(
@@ -89,3 +92,83 @@ def lbfgs(value: Callable[[T], jax.Array], start: T, num_steps: int) -> tuple[T,
     now = value(last)
     pick = lambda new, old: jnp.where(now < least, new, old)
     return jax.tree.map(pick, last, best), pick(now, least)
+
+
+def gauss_newton(
+    residual: Callable[[T, Any], Any],
+    start: T,
+    num_products: int,
+    weigh: Callable[[T, Any], Any],
+    inputs: Any,
+) -> tuple[T, jax.Array]:
+    """(last variables, their sum of squares) of `residual`, by damped steps of Gauss and Newton.
+
+    Each step solves the linearised problem by at most PRODUCTS conjugate gradients, which ask for
+    products with the Jacobian alone, and is taken where it makes the sum of squares smaller; else
+    the next one is damped more.
+
+    Args:
+      residual: `(variables, weights) -> pytree`, whose squares are summed.
+      start: pytree of float32 arrays.
+      num_products: in all, shared out among the steps.
+      weigh: `(variables, input of this step) -> weights`, held through a step.
+      inputs: pytree with leading axis `num_steps(num_products)`.
+
+    Source: Levenberg (1944), Marquardt (1963); truncated as in Nocedal, Wright (2006), Numerical
+      optimization, sections 7.1 and 10.3.
+    """
+
+    def step(carry: tuple[T, jax.Array], given: Any) -> tuple[tuple[T, jax.Array], None]:
+        variables, damping = carry
+        weights = weigh(variables, given)
+        at = lambda v: residual(v, weights)
+        seen, forward = jax.linearize(at, variables)
+        backward = jax.linear_transpose(forward, variables)
+        down = jax.tree.map(jnp.negative, backward(seen)[0])
+        normal = lambda v: _add(damping, v, backward(forward(v))[0])
+        moved = _add(jnp.ones_like(damping), _solve(normal, down, num_products), variables)
+        better = square(at(moved)) < square(seen)  # False where it is not finite
+        variables = jax.tree.map(lambda a, b: jnp.where(better, a, b), moved, variables)
+        damping = jnp.where(better, damping * _EASED, damping * _DAMPED)
+        return (variables, jnp.clip(damping, _LEAST_DAMPING, _MOST_DAMPING)), None
+
+    (last, _), _ = jax.lax.scan(step, (start, jnp.asarray(_DAMPING, jnp.float32)), inputs)
+    return last, square(residual(last, weigh(last, jax.tree.map(lambda leaf: leaf[-1], inputs))))
+
+
+def num_steps(num_products: int) -> int:
+    """How many steps `gauss_newton` takes."""
+    return -(-num_products // PRODUCTS)
+
+
+def square(tree: Any) -> jax.Array:
+    """The sum of squares of all leaves, `[]`."""
+    return _dot(tree, tree)
+
+
+def _solve(normal: Callable[[T], T], right: T, num_products: int) -> T:
+    """By conjugate gradients, which stand still once rounding is all that is left."""
+    first = square(right)
+
+    def step(carry: Any, _: None) -> tuple[Any, None]:
+        found, left, direction, size = carry
+        go = size > _SOLVED * first
+        ahead = normal(direction)
+        # `go` keeps both quotients from 0 / 0.
+        along = jnp.where(go, size / jnp.where(go, _dot(direction, ahead), 1), 0)
+        found, left = _add(along, direction, found), _add(-along, ahead, left)
+        now = square(left)
+        turn = jnp.where(go, now / jnp.where(go, size, 1), 0)
+        return (found, left, _add(turn, direction, left), now), None
+
+    begin = (jax.tree.map(jnp.zeros_like, right), right, right, first)
+    return jax.lax.scan(step, begin, None, length=min(num_products, PRODUCTS))[0][0]
+
+
+def _dot(a: Any, b: Any) -> jax.Array:
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return sum((jnp.vdot(u, v) for u, v in pairs), jnp.zeros(()))
+
+
+def _add(scale: jax.Array, a: T, b: T) -> T:
+    return jax.tree.map(lambda u, v: scale * u + v, a, b)

@@ -21,6 +21,11 @@ from fljax.types import LossFn, Params, PyTree
 
 Observe = Callable[[Params, jax.Array, jax.Array], PyTree]
 _DECAY_AT = (3 / 8, 5 / 8, 7 / 8)
+_PRIOR_PATH = (
+    1e-2,
+    1e-8,
+)  # the prior's weight, beside the upload's square, from first to last step
+_FLAT = 1e-2  # a difference of neighbours that total variation takes for none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,12 +47,14 @@ class Settings:
     """Weight of the mean absolute difference of neighbouring pixels."""
     learning_rate: float = 0.1
     """Of Adam; times 0.1 at 3/8, 5/8 and 7/8 of the iterations."""
-    optimizer: Literal["adam", "lbfgs"] = "adam"
-    """lbfgs: DLG's, which takes a search along each direction in place of learning_rate and signed,
-    and clamps to the box at its end alone.
+    optimizer: Literal["adam", "lbfgs", "gauss_newton"] = "adam"
+    """lbfgs: DLG's, which takes a search along each direction. gauss_newton: damped steps on the
+    difference of uploads itself, number by number; of distance cosine or l2, by far the sharpest
+    where uploads have more numbers than the examples, or a prior makes up for it. Neither has a use
+    for learning_rate and signed, and both clamp to the box at their end alone.
     """
     num_iterations: int = 1000
-    """Steps of Adam, or of L-BFGS."""
+    """Steps of Adam, or of L-BFGS; of Gauss-Newton products with the Jacobian, 50 to a step."""
     signed: bool = True
     """Adam sees the sign of the gradient only."""
     num_restarts: int = 1
@@ -61,7 +68,12 @@ class Settings:
 
     def __post_init__(self) -> None:
         _validate.one_of(("cosine", "l2", "tag"), distance=self.distance)
-        _validate.one_of(("adam", "lbfgs"), optimizer=self.optimizer)
+        _validate.one_of(("adam", "lbfgs", "gauss_newton"), optimizer=self.optimizer)
+        if self.optimizer == "gauss_newton" and self.distance == "tag":
+            raise ValueError(
+                "Expected distance to be cosine or l2, which are sums of squares, with "
+                f"optimizer='gauss_newton', got distance={self.distance!r}."
+            )
         _validate.non_negative(l1_weight=self.l1_weight, tv_weight=self.tv_weight)
         _validate.positive(learning_rate=self.learning_rate)
         _validate.positive_int(num_iterations=self.num_iterations, num_restarts=self.num_restarts)
@@ -69,6 +81,45 @@ class Settings:
             raise ValueError(
                 f"Expected box to be (low, high) with low < high, got box={self.box!r}."
             )
+
+
+class Prior(NamedTuple):
+    """What examples look like before one has seen an upload: Gaussian, of mean `[...]`, with
+    `roots` `[k, ...]`, the k directions in which they differ most, each as long as its standard
+    deviation, and `rest` `[]`, the standard deviation of each value about those.
+    """
+
+    mean: jax.Array
+    roots: jax.Array
+    rest: jax.Array
+
+
+def gaussian_prior(public: Any, *, rank: int = 300) -> Prior:
+    """The prior of examples like `public`, `[N, ...]`: their mean and principal components.
+
+    Args:
+      rank: components at most; N - 2 of N examples are all there are. >= 1.
+
+    Raises:
+      ValueError: rank < 1, fewer than 3 examples, or a number that is not finite.
+    """
+    _validate.positive_int(rank=rank)
+    rows = np.asarray(public, np.float64).reshape(len(public), -1)
+    if len(rows) < 3 or not np.isfinite(rows).all():
+        raise ValueError(
+            "Expected public to be at least 3 examples of finite numbers, got public of shape "
+            f"{np.shape(public)}{'' if len(rows) < 3 else ' with a number that is not'}."
+        )
+    mean = rows.mean(0)
+    _, lengths, directions = np.linalg.svd((rows - mean) / (len(rows) - 1) ** 0.5, False)
+    kept = min(rank, len(rows) - 2, rows.shape[1])
+    # At least a five-hundredth of the examples' spread: what they do not show is not impossible.
+    floor = 2e-3 * np.linalg.norm(lengths)
+    rest = max(float(np.linalg.norm(lengths[kept:])), float(floor)) / rows.shape[1] ** 0.5
+    shape = np.shape(public)[1:]
+    roots = (lengths[:kept, None] * directions[:kept]).reshape(kept, *shape)
+    as_floats = lambda values: jnp.asarray(values, jnp.float32)
+    return Prior(as_floats(mean.reshape(shape)), as_floats(roots), as_floats(rest))
 
 
 class Found(NamedTuple):
@@ -158,8 +209,7 @@ def total_variation(x: jax.Array) -> jax.Array:
     """Mean absolute difference of neighbours along the two axes before the last, `[]`; x is `[...,
     H, W, channels]`.
     """
-    rows, columns = jnp.diff(x, axis=-3), jnp.diff(x, axis=-2)
-    return sum((jnp.mean(jnp.abs(d)) for d in (rows, columns) if d.size), jnp.zeros((), x.dtype))
+    return sum((jnp.mean(jnp.abs(d)) for d in _changes(x)), jnp.zeros((), x.dtype))
 
 
 def invert(
@@ -172,6 +222,7 @@ def invert(
     shape: tuple[int, ...],
     settings: Settings = Settings(),
     start: jax.Array | None = None,
+    prior: Prior | None = None,
 ) -> Found:
     """Reconstructs the examples of T uploads. Pure; to be jitted by the caller, with `shape` and
     `settings` static.
@@ -191,12 +242,18 @@ def invert(
         aggregate, or `[B, length, embedding]`.
       settings: of the search.
       start: where to look first, of `shape`: every restart begins there, moved at random by at most
-        a twentieth of the box's length. None: anywhere in the box. Deep networks on small images
-        have local minima everywhere, and a mean of public examples is a better start than noise.
+        a twentieth of the box's length. None: anywhere in the box (of gauss_newton so near its
+        middle). Deep networks on small images have local minima everywhere, and a mean of public
+        examples is a better start than noise.
+      prior: of optimizer gauss_newton: what an attacker with examples like those knows of one, of
+        the shape of its mean. Its weight falls by a path until it meets what the difference of
+        uploads says of their noise, so that with noise the result is near the most likely one. The
+        search starts near its mean.
 
     Raises:
-      ValueError: the key is not a typed key, leading axes differ, or `start` has not that shape or
-        is not finite (which is seen where it is not traced).
+      ValueError: the key is not a typed key, leading axes differ, `start` has not that shape or is
+        not finite (which is seen where it is not traced), or there is a prior beside a start, with
+        another optimizer, or of another shape.
     """
     _validate.typed_key(key=key)
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves((observed, y))}
@@ -210,7 +267,11 @@ def invert(
             )
         if not isinstance(start, jax.core.Tracer) and not np.isfinite(start).all():
             raise ValueError("Expected start to be finite, got start with a number that is not.")
+    if prior is not None:
+        _check_prior(prior, shape, settings, start)
     low, high = settings.box or (-1.0, 1.0)
+    if settings.optimizer == "gauss_newton" and start is None:
+        start = jnp.full(shape, 0.5 * (low + high), jnp.float32)
     share = np.arange(settings.num_iterations) / settings.num_iterations
     rates = settings.learning_rate * 0.1 ** np.searchsorted(_DECAY_AT, share, "right")
 
@@ -221,9 +282,19 @@ def invert(
             else variables | {"x": jnp.clip(variables["x"], low, high)}
         )
 
+    def begin(key: jax.Array) -> Any:
+        if prior is not None:
+            lead = tuple(shape)[: len(shape) - prior.mean.ndim]
+            along = 0.1 * jax.random.normal(key, (*lead, len(prior.roots)))
+            return {"along": along, "about": jnp.zeros(shape, jnp.float32)}
+        anywhere = jax.random.uniform(key, shape)
+        if start is None:
+            return low + (high - low) * anywhere
+        return start + 0.1 * (high - low) * (anywhere - 0.5)
+
     def one(target: PyTree, y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
         """One target from one start: (x, y, loss)."""
-        scale = jnp.sqrt(_square(target))
+        scale = jnp.sqrt(_descent.square(target))
 
         def objective(variables: PyTree) -> jax.Array:
             labels = jax.nn.softmax(variables["y"]) if settings.fit_labels else y
@@ -232,16 +303,12 @@ def invert(
             return gap + settings.tv_weight * variation
 
         x_key, y_key = jax.random.split(key)
-        anywhere = jax.random.uniform(x_key, shape)
-        first = (
-            low + (high - low) * anywhere
-            if start is None
-            else start + 0.1 * (high - low) * (anywhere - 0.5)
-        )
-        variables = {"x": first}
+        variables: dict[str, Any] = {"x": begin(x_key)}
         if settings.fit_labels:
             variables["y"] = jax.random.normal(y_key, y.shape)
 
+        if settings.optimizer == "gauss_newton":
+            return _by_gauss_newton(observe, params, target, y, variables, settings, prior)
         if settings.optimizer == "lbfgs":
             best, loss = _descent.lbfgs(objective, project(variables), settings.num_iterations)
             best = project(best)
@@ -259,8 +326,86 @@ def invert(
     return Found(pick(x, kept), pick(labels, kept), pick(losses, kept), losses)
 
 
-def _square(tree: PyTree) -> jax.Array:
-    return sum((jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree)), jnp.zeros(()))
+def _check_prior(
+    prior: Prior, shape: tuple[int, ...], settings: Settings, start: jax.Array | None
+) -> None:
+    """Raises ValueError."""
+    if settings.optimizer != "gauss_newton" or start is not None:
+        raise ValueError(
+            "Expected a prior with optimizer='gauss_newton' and no start, got "
+            f"optimizer={settings.optimizer!r} and {'no' if start is None else 'a'} start."
+        )
+    example = tuple(np.shape(prior.mean))
+    if tuple(shape)[len(shape) - len(example) :] != example:
+        raise ValueError(
+            f"Expected a prior of examples as in shape={tuple(shape)}, got prior.mean of shape "
+            f"{example}."
+        )
+
+
+def _by_gauss_newton(
+    observe: Observe,
+    params: Params,
+    target: PyTree,
+    y: jax.Array,
+    variables: dict[str, Any],
+    settings: Settings,
+    prior: Prior | None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """(x, y, loss) of one target from one start: the difference of uploads, the prior and total
+    variation as one sum of squares.
+    """
+    size = sum(leaf.size for leaf in jax.tree.leaves(target))
+    length = jnp.maximum(jnp.sqrt(_descent.square(target)), 1e-30)
+
+    def examples(x: Any) -> jax.Array:
+        if prior is None:
+            return x
+        near = jnp.tensordot(x["along"], prior.roots, 1)
+        return jnp.broadcast_to(prior.mean, near.shape) + near + prior.rest * x["about"]
+
+    def labels(variables: Any) -> jax.Array:
+        return jax.nn.softmax(variables["y"]) if settings.fit_labels else y
+
+    def gap(variables: Any) -> PyTree:
+        found = observe(params, examples(variables["x"]), labels(variables))
+        if settings.distance == "l2":
+            return jax.tree.map(lambda a, b: (a - b) / length, found, target)
+        own = jnp.sqrt(jnp.maximum(_descent.square(found), 1e-30))
+        # Half the square of this is 1 - cosine.
+        return jax.tree.map(lambda a, b: (a / own - b / length) * 0.5**0.5, found, target)
+
+    def weigh(variables: Any, path: jax.Array) -> dict[str, Any]:
+        weights: dict[str, Any] = {}
+        if settings.tv_weight:
+            changes = _changes(examples(variables["x"]))
+            flat = lambda d: jnp.sqrt(settings.tv_weight / (d.size * (jnp.abs(d) + _FLAT)))
+            weights["variation"] = [flat(change) for change in changes]
+        if prior is not None:
+            # The noise's variance in units of the upload's square, as far as the gap tells it.
+            noise = _descent.square(gap(variables)) / size
+            weights["prior"] = jnp.sqrt(jnp.maximum(noise, path))
+        return weights
+
+    def residual(variables: Any, weights: dict[str, Any]) -> PyTree:
+        parts = {"gap": gap(variables)}
+        if settings.tv_weight:
+            changes = _changes(examples(variables["x"]))
+            parts["variation"] = jax.tree.map(jnp.multiply, weights["variation"], changes)
+        if prior is not None:
+            parts["prior"] = jax.tree.map(lambda v: weights["prior"] * v, variables["x"])
+        return parts
+
+    steps = _descent.num_steps(settings.num_iterations)
+    path = jnp.asarray(np.geomspace(*_PRIOR_PATH, steps), jnp.float32)
+    best, loss = _descent.gauss_newton(residual, variables, settings.num_iterations, weigh, path)
+    x = examples(best["x"])
+    return x if settings.box is None else jnp.clip(x, *settings.box), labels(best), loss
+
+
+def _changes(x: jax.Array) -> list[jax.Array]:
+    """Differences of neighbours along the two axes before the last, those there are."""
+    return [d for d in (jnp.diff(x, axis=-3), jnp.diff(x, axis=-2)) if d.size]
 
 
 def _distance(found: PyTree, target: PyTree, scale: jax.Array, settings: Settings) -> jax.Array:
@@ -275,9 +420,11 @@ def _distance(found: PyTree, target: PyTree, scale: jax.Array, settings: Setting
             ),
             jnp.zeros(()),
         )
-        return 1 - inner / jnp.maximum(jnp.sqrt(jnp.maximum(_square(found), 1e-30)) * scale, 1e-30)
+        return 1 - inner / jnp.maximum(
+            jnp.sqrt(jnp.maximum(_descent.square(found), 1e-30)) * scale, 1e-30
+        )
     gap = jax.tree.map(jnp.subtract, found, target)
-    value = _square(gap) / jnp.maximum(scale**2, 1e-30)
+    value = _descent.square(gap) / jnp.maximum(scale**2, 1e-30)
     if settings.distance == "tag":
         value += (
             settings.l1_weight

@@ -224,6 +224,7 @@ def invert(
     *,
     shape: tuple[int, ...],
     settings: gradient_inversion.Settings,
+    prior: gradient_inversion.Prior | None = None,
 ) -> jax.Array:
     """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int
     `[T]`, in one program.
@@ -241,7 +242,14 @@ def invert(
         ).shape[0]
         labels = jax.nn.one_hot(y, num_classes)[:, None]
         found = gradient_inversion.invert(
-            observe, params, moved, labels, key, shape=(1, *shape), settings=settings
+            observe,
+            params,
+            moved,
+            labels,
+            key,
+            shape=(1, *shape),
+            settings=settings,
+            prior=prior,
         )
         return jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(
             found.x[:, 0], found.loss

@@ -30,6 +30,11 @@ HEAD = (
     "verdict",
 )
 _TV = 1e-3
+_OPTIMIZERS: dict[str, Any] = {
+    "inversion": "adam",
+    "inversion_lbfgs": "lbfgs",
+    "inversion_gauss_newton": "gauss_newton",
+}
 _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
 
@@ -157,10 +162,11 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
     labels = jnp.tile(many["y"], len(told))
     low, high = float(digits.train["x"].min()), float(digits.train["x"].max())
+    informed = options.attack == "inversion_gauss_newton"
     search = gradient_inversion.Settings(
-        optimizer="lbfgs" if options.attack == "inversion_lbfgs" else "adam",
+        optimizer=_OPTIMIZERS[options.attack],
         num_iterations=options.iterations,
-        tv_weight=_TV,
+        tv_weight=0.0 if informed else _TV,  # the prior says how images vary
         box=None if channel else (low, high),
     )
     images = reconstruction.invert(
@@ -171,6 +177,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         jax.random.fold_in(root, len(told)),
         shape=shape,
         settings=search,
+        prior=gradient_inversion.gaussian_prior(digits.train["x"]) if informed else None,
     )
     say("inversions done")
     plain = reconstruction.gradients_of(
@@ -193,6 +200,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             _line(budget, noise, part, failed, many, truth, moved[place], plain, bound, channel)
         )
     sees = "the model before and after a round, the label, and how the mechanism works"
+    if informed:
+        sees += "; who inverts also has the training split, other images of the same kind"
     return Found(lines, truth, promise.unit, promise.quantity, standing, sees)
 
 

@@ -18,7 +18,9 @@ certifies.
 With --attack inversion there are two attackers, both of whom know model, label and mechanism: one
 inverts the gradient and learns the candidates only afterwards, the other knows them and picks one.
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
-of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS.
+of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
+inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
+split's images: the sharpest.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
@@ -120,7 +122,7 @@ class Options:
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
     iterations: int = 400
-    """Steps of the inversion."""
+    """Steps of the inversion; of inversion_gauss_newton products with the Jacobian."""
     shadows: int = 16
     """Shadow models of attacks on membership."""
     pool: int = 160

@@ -1,4 +1,6 @@
-"""The scan of Adam is Adam: against optax, step by step."""
+"""The scan of Adam is Adam: against optax, step by step; Gauss-Newton finds what least squares
+find.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -63,3 +65,33 @@ def test_lbfgs_walks_a_bent_valley_to_its_end_and_keeps_the_best():
     # A loss that is not finite is never the best.
     wild = lambda x: jnp.where(x < 0.5, jnp.nan, jnp.square(x))
     assert np.isfinite(_descent.lbfgs(wild, jnp.asarray(2.0), 5)[1])
+
+
+def test_gauss_newton_solves_least_squares_and_stands_still_where_they_are_solved():
+    rng = np.random.default_rng(0)
+    matrix, seen = rng.normal(size=(12, 5)), rng.normal(size=12)
+    a, b = jnp.asarray(matrix, jnp.float32), jnp.asarray(seen, jnp.float32)
+    residual = lambda v, weight: [weight * (a[:, :2] @ v["x"] + a[:, 2:] @ v["y"] - b)]
+    start = {"x": jnp.zeros(2), "y": jnp.ones(3)}
+    expected, rest = np.linalg.lstsq(matrix, seen, rcond=None)[:2]
+    # 5 unknowns are solved by 5 products; 50 a step must not make 0 / 0 of what is left.
+    paths = jnp.asarray([1.0, 2.0, 2.0, 2.0, 2.0, 2.0])
+    solve = lambda v: _descent.gauss_newton(residual, v, 300, lambda _, path: path, paths)
+    found, value = jax.jit(jax.vmap(solve))(jax.tree.map(lambda v: jnp.stack([v, 3 * v]), start))
+    for at in range(2):
+        np.testing.assert_allclose(np.concatenate([found["x"][at], found["y"][at]]), expected, 1e-4)
+        np.testing.assert_allclose(value[at], 4 * rest[0], rtol=1e-5)  # by the last step's weight
+    assert _descent.num_steps(300) == 6 and _descent.num_steps(1) == 1
+
+
+def test_gauss_newton_takes_no_step_that_is_worse_or_not_finite():
+    # From 2 the first steps overshoot to where the root is no number; damped enough, they arrive.
+    residual = lambda v, _: jnp.sqrt(v) - 0.25
+    solve = lambda v: _descent.gauss_newton(
+        residual, v, 50 * 40, lambda _, path: path, jnp.zeros(40)
+    )
+    found, value = jax.jit(solve)(jnp.asarray([2.0]))
+    np.testing.assert_allclose(found, 0.0625, rtol=1e-3)
+    assert float(value) < 1e-8
+    lost, value = jax.jit(solve)(jnp.asarray([-1.0]))
+    assert float(lost[0]) == -1.0 and np.isnan(value)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fljax import data
-from fljax.attacks import analytic, metrics, victims
+from fljax.attacks import _descent, analytic, metrics, victims
 from fljax.attacks import gradient_inversion as inversion
+from fljax.papers.channel.rounds import photographs
 
 SHAPE = (8, 8, 1)
 QUICK = inversion.Settings(num_iterations=400, tv_weight=0.0)
@@ -124,6 +125,118 @@ def test_local_steps_and_sums_of_users_are_inverted_too(digits, tanh_mlp, key):
         assert (psnrs(flat[0], flat[1][order]) > 20).mean() >= 0.5
 
 
+SHARP = inversion.Settings(optimizer="gauss_newton", tv_weight=0.0)
+
+
+@pytest.mark.slow(reason="inverts gradients of colour images")
+def test_gauss_newton_recovers_colour_images_alone_and_in_batches_but_not_from_noise(key):
+    public, others = photographs()
+    prior = inversion.gaussian_prior(public["x"])
+    net = victims.smooth_lenet(example_shape=(32, 32, 3), num_classes=10, key=jax.random.key(1))
+    observe = inversion.gradient(inversion.soft_cross_entropy(net.apply))
+    seen = jax.jit(jax.vmap(observe, (None, 0, 0)))
+    every = jnp.asarray(others["x"][np.random.default_rng(3).choice(len(others["y"]), 4, False)])
+    labels = jax.nn.one_hot(jnp.arange(4), 10)
+
+    def found(uploads, y, batch, prior):
+        run = lambda u: inversion.invert(
+            observe,
+            net.params,
+            u,
+            y,
+            jax.random.clone(key),
+            shape=(batch, 32, 32, 3),
+            settings=SHARP,
+            prior=prior,
+        )
+        return jax.jit(run)(uploads)
+
+    alone, y = every[:3, None], labels[:3, None]
+    uploads = seen(net.params, alone, y)
+    sharp = found(uploads, y, 1, prior)
+    # One of these ends in a local minimum, whatever its start, and its loss says so.
+    arrived = np.asarray(sharp.loss) < 1e-4
+    assert arrived.sum() >= 2 and (psnrs(sharp.x, alone)[arrived] > 30).all()
+    assert np.mean(psnrs(found(uploads, y, 1, None).x, alone)) > 17  # without a prior
+    together = found(seen(net.params, every[None], labels[None]), labels[None], 4, prior)
+    assert np.mean(psnrs(together.x[0], every)) > 20
+    # Ten times the gradient's length of noise: no better than the mean of public images is.
+    size = sum(v[0].size for v in jax.tree.leaves(uploads))
+    lengths = jax.vmap(lambda u: jnp.sqrt(_descent.square(u)))(uploads)
+    rng = np.random.default_rng(0)
+    noisy = jax.tree.map(
+        lambda v: (
+            v
+            + (10 * lengths / size**0.5).reshape(-1, *(1,) * (v.ndim - 1))
+            * jnp.asarray(rng.normal(size=v.shape), jnp.float32)
+        ),
+        uploads,
+    )
+    guess = psnrs(jnp.broadcast_to(prior.mean, alone.shape), alone)
+    assert (psnrs(found(noisy, y, 1, prior).x, alone) < guess + 6).all()
+
+
+@pytest.mark.slow(reason="inverts a gradient with its label")
+def test_gauss_newton_finds_label_distance_and_variation_too(ten_gradients, lenet, key):
+    observe, x, y, uploads = ten_gradients
+    settings = dataclasses.replace(
+        SHARP, distance="l2", fit_labels=True, tv_weight=1e-6, num_restarts=4
+    )
+    run = lambda u, y: inversion.invert(
+        observe, lenet.params, u, y, key, shape=(1, *SHAPE), settings=settings
+    )
+    found = jax.jit(run)(*jax.tree.map(lambda v: v[:4], (uploads, jnp.zeros_like(y))))
+    right = np.asarray(found.y[:, 0].argmax(-1) == y[:4, 0].argmax(-1))
+    assert (right & (psnrs(found.x, x[:4])[:, None].reshape(4) > 25)).sum() >= 2
+
+
+def test_a_gaussian_prior_has_the_moments_of_its_examples():
+    rng = np.random.default_rng(1)
+    mixing = rng.normal(size=(2, 6)) * [[3.0], [1.0]]
+    public = (rng.normal(size=(400, 2)) @ mixing + 2.0).reshape(400, 3, 2, 1)
+    prior = inversion.gaussian_prior(public, rank=2)
+    flat = np.asarray(prior.roots).reshape(2, 6)
+    np.testing.assert_allclose(prior.mean, public.mean(0), atol=1e-5)
+    np.testing.assert_allclose(flat.T @ flat, np.cov(public.reshape(400, 6).T), atol=1e-4)
+    spread = np.sqrt(np.trace(np.cov(public.reshape(400, 6).T)) / 6)
+    np.testing.assert_allclose(prior.rest, 2e-3 * spread, rtol=1e-3)  # nothing is left: the floor
+    assert inversion.gaussian_prior(public[:4]).roots.shape == (2, 3, 2, 1)
+    for bad, text in ((public[:2], "at least 3"), (public * np.nan, "not finite|is not")):
+        with pytest.raises(ValueError, match=text):
+            inversion.gaussian_prior(bad)
+    with pytest.raises(ValueError, match="rank"):
+        inversion.gaussian_prior(public, rank=0)
+
+
+def test_a_prior_goes_with_gauss_newton_alone_and_fits_the_shape():
+    prior = inversion.gaussian_prior(np.random.default_rng(0).normal(size=(9, *SHAPE)))
+
+    def run(shape=(1, *SHAPE), settings=SHARP, **options):
+        return jax.eval_shape(
+            lambda: inversion.invert(
+                lambda p, x, y: x,
+                {},
+                jnp.zeros((2, *shape)),
+                jnp.zeros((2, 1)),
+                jax.random.key(0),
+                shape=shape,
+                settings=settings,
+                prior=prior,
+                **options,
+            )
+        )
+
+    assert run().x.shape == (2, 1, *SHAPE)
+    assert run(shape=(3, 2, *SHAPE)).x.shape == (2, 3, 2, *SHAPE)
+    for case, text in (
+        ({"settings": QUICK}, "got optimizer='adam' and no start"),
+        ({"start": jnp.zeros((1, *SHAPE))}, "and a start"),
+        ({"shape": (1, 4, 4, 1)}, r"prior.mean of shape \(8, 8, 1\)"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            run(**case)
+
+
 def test_local_update_of_one_step_is_the_gradient_and_bad_batches_raise(digits, tanh_mlp):
     params, apply = tanh_mlp
     loss = inversion.soft_cross_entropy(apply)
@@ -228,6 +341,7 @@ def test_bad_settings_and_axes_raise_in_one_line(key):
         ({"tv_weight": -1.0}, "tv_weight >= 0"),
         ({"num_iterations": 0}, "num_iterations"),
         ({"box": (1.0, 1.0)}, "low < high"),
+        ({"optimizer": "gauss_newton", "distance": "tag"}, "cosine or l2"),
     ):
         with pytest.raises(ValueError, match=text):
             inversion.Settings(**change)

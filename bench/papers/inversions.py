@@ -1,0 +1,162 @@
+"""How sharp is an inversion, by how it searches?
+
+    python -m bench.papers.inversions
+
+Patches of photographs, 32 x 32 in colour, behind the gradient of a fresh network, labels known: the
+same targets for each search, all in one program, compile time apart. Public are other patches, none
+of which shares a pixel with a target. Noise is Gaussian, as long as the gradient.
+"""
+
+import argparse
+import time
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench import _harness, _tables
+from fljax import models
+from fljax.attacks import gradient_inversion, metrics, victims
+from fljax.papers.channel.rounds import photographs
+
+SHAPE, CLASSES, SEEDS = (32, 32, 3), 10, 3
+Settings = gradient_inversion.Settings
+SHARP = Settings(optimizer="gauss_newton", tv_weight=0.0)
+
+
+class Search(NamedTuple):
+    """How it is called in the table, its settings, and whether it has a prior."""
+
+    name: str
+    settings: Settings
+    informed: bool = False
+
+
+SEARCHES = (
+    Search("Adam, signed, cosine + TV, 1,000 steps", Settings(tv_weight=1e-3)),
+    Search("L-BFGS, cosine, 300 steps", Settings(optimizer="lbfgs", num_iterations=300)),
+    Search("Gauss-Newton, 1,000 products", SHARP),
+    Search("Gauss-Newton, 1,000 products, prior", SHARP, informed=True),
+)
+
+
+class Case(NamedTuple):
+    """A network, how many examples are behind a gradient, how many gradients a seed, and noise in
+    lengths of the gradient.
+    """
+
+    name: str
+    net: str
+    batch: int
+    targets: int
+    noise: float = 0.0
+
+
+CASES = (
+    Case("smooth LeNet, one image", "smooth", 1, 4),
+    Case("smooth LeNet, one image, noise", "smooth", 1, 4, 1.0),
+    Case("smooth LeNet, a batch of 8", "smooth", 8, 1),
+    Case("ReLU CNN, one image", "cnn", 1, 4),
+    Case("ReLU LeNet with max pooling, one image", "lenet", 1, 4),
+)
+
+
+def network(name: str, seed: int) -> Any:
+    """A fresh one."""
+    key = jax.random.key(seed)
+    if name == "smooth":
+        return victims.smooth_lenet(example_shape=SHAPE, num_classes=CLASSES, key=key)
+    return models.create(name, example_shape=SHAPE, num_classes=CLASSES, key=key)
+
+
+def noised(uploads: Any, length: float, rng: np.random.Generator) -> Any:
+    """`uploads`, leaves `[T, ...]`, and so many times their length of noise."""
+    leaves = [np.asarray(leaf).reshape(len(leaf), -1) for leaf in jax.tree.leaves(uploads)]
+    scale = length * np.sqrt(
+        sum(np.square(v).sum(1) for v in leaves) / sum(v.shape[1] for v in leaves)
+    )
+
+    def add(leaf: jax.Array) -> jax.Array:
+        each = scale.reshape(-1, *(1,) * (leaf.ndim - 1))
+        return leaf + jnp.asarray(each * rng.standard_normal(leaf.shape), jnp.float32)
+
+    return jax.tree.map(add, uploads)
+
+
+def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
+    """A row for each search: every target's PSNR, seconds a target."""
+    public, others = photographs()
+    prior = gradient_inversion.gaussian_prior(public["x"])
+    found: dict[str, tuple[list[float], list[float]]] = {s.name: ([], []) for s in SEARCHES}
+    for seed in range(seeds):
+        net, rng = network(case.net, seed), np.random.default_rng(seed)
+        observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(net.apply))
+        picks = rng.choice(len(others["y"]), case.targets * case.batch, replace=False)
+        x = jnp.asarray(others["x"][picks]).reshape(case.targets, case.batch, *SHAPE)
+        y = jnp.tile(jax.nn.one_hot(np.arange(case.batch), CLASSES), (case.targets, 1, 1))
+        uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
+        uploads = noised(uploads, case.noise, rng) if case.noise else uploads
+        for search in SEARCHES:
+
+            def run(u: Any, y: Any, key: Any, observe=observe, net=net, search=search, x=x) -> Any:  # type: ignore[no-untyped-def]
+                return gradient_inversion.invert(
+                    observe,
+                    net.params,
+                    u,
+                    y,
+                    key,
+                    shape=x.shape[1:],
+                    settings=search.settings,
+                    prior=prior if search.informed else None,
+                ).x
+
+            program = jax.jit(run).lower(uploads, y, jax.random.key(seed)).compile()
+            began = time.perf_counter()
+            images = jax.block_until_ready(program(uploads, y, jax.random.key(seed)))
+            found[search.name][1].append((time.perf_counter() - began) / case.targets)
+            each = jax.vmap(jax.vmap(metrics.psnr))(images, x)
+            found[search.name][0].extend(np.asarray(each).mean(1).tolist())
+    return [
+        {
+            "case": case.name,
+            "search": name,
+            "psnr_db": [round(value, 2) for value in values],
+            "seconds": float(np.median(seconds)),
+        }
+        for name, (values, seconds) in found.items()
+    ]
+
+
+def table(rows: _tables.Rows) -> str:
+    """Median, least and largest PSNR by search; seconds a target."""
+    body = [
+        [
+            row["case"],
+            row["search"],
+            f"{np.median(row['psnr_db']):.1f} ({min(row['psnr_db']):.1f} to "
+            f"{max(row['psnr_db']):.1f})",
+            f"{row['seconds']:.2f}",
+        ]
+        for row in rows
+    ]
+    head = ["gradient of", "search", "PSNR in dB: median (range)", "seconds a gradient"]
+    return _tables.markdown(head, body)
+
+
+def main() -> None:
+    """Prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="one case, no JSON: does it run?")
+    options = parser.parse_args()
+    rows: list[dict[str, Any]] = []
+    for case in CASES[:1] if options.quick else CASES:
+        rows += measure(case, 1 if options.quick else SEEDS)
+        print(table(rows), flush=True)
+    if not options.quick:
+        path = _harness.write("inversions", rows, note=f"{SEEDS} seeds: network, targets, start")
+        print(f"wrote {path.relative_to(_harness.ROOT)}")
+
+
+if __name__ == "__main__":
+    main()
