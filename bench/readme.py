@@ -19,6 +19,7 @@ from bench.papers import (
     colluders,
     colluders_training,
     fresh_seeds,
+    inversions,
     noise_in_average,
     overhead,
     pairwise_time,
@@ -84,6 +85,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "docs/explain/accounting.md": {"their_tests": (their_tests.table, "their_tests")},
     "docs/explain/attacks.md": {
         "attacks": (attacks.table, "attacks"),
+        "inversions": (inversions.table, "inversions"),
         "audits": (audits.table, "audits"),
     },
     "docs/appendix/rounds_measured.md": {

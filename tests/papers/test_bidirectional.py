@@ -99,13 +99,14 @@ def test_the_demo_counts_the_numbers_that_its_network_has():
 
 @pytest.mark.slow(reason="runs protocols with long numbers")
 @pytest.mark.parametrize("method", list(timing.PROTOCOLS))
-def test_seconds_of_a_sum_grow_with_its_numbers(method, monkeypatch):
+def test_seconds_of_a_sum_are_those_of_two_smaller_ones_that_came_out_right(method, monkeypatch):
     monkeypatch.setattr(timing, "sizes", lambda settings: timing.Sizes((256, 128), 512))
     timing.encrypted.cache_clear()
     found = timing.encrypted(records.Settings(), method, 3)
-    few = found["measured at"][1]
-    assert found["encrypt"] > 0 and found["decrypt"] > 0
-    assert few < timing.numbers(records.Settings())
+    few = found["measured at"]
+    # By two small sums, each of which was the plain one: what they took is a matter of the clock.
+    assert all(np.isfinite(v) and v >= 0 for k, v in found.items() if k != "measured at")
+    assert few[0] < few[1] < timing.numbers(records.Settings())
     timing.encrypted.cache_clear()
 
 
