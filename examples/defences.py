@@ -49,7 +49,9 @@ def train(name: str, changes: dict[str, Any], seen: reconstruction.Seen) -> tupl
         state, _ = step(state, cohort, jax.random.key(1, impl="threefry2x32"))
     spent = None if scheme.spent is None else scheme.spent(config, seen, inputs, NUM_ROUNDS)
     accuracy = float(models.evaluate(functional.apply, state.params, seen.dataset.test)[1])
-    return accuracy, "all" if spent is None else f"at most {spent.nats[0]:.0f} nats"
+    if spent is None:
+        return accuracy, "all"
+    return accuracy, f"{'at most' if spent.certified else 'unproved:'} {spent.nats[0]:.0f} nats"
 
 
 def error(name: str, changes: dict[str, Any], dataset: data.Dataset) -> float:

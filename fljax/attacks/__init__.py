@@ -94,6 +94,7 @@ if TYPE_CHECKING:
     from fljax.attacks import audit as audit
     from fljax.attacks import floating_point as floating_point
     from fljax.attacks import gradient_inversion as gradient_inversion
+    from fljax.attacks import imprint as imprint
     from fljax.attacks import membership as membership
     from fljax.attacks import metrics as metrics
     from fljax.attacks import model_inversion as model_inversion

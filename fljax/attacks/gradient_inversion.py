@@ -49,9 +49,9 @@ class Settings:
     """Of Adam; times 0.1 at 3/8, 5/8 and 7/8 of the iterations."""
     optimizer: Literal["adam", "lbfgs", "gauss_newton"] = "adam"
     """lbfgs: DLG's, which takes a search along each direction. gauss_newton: damped steps on the
-    difference of uploads itself, number by number; of distance cosine or l2, by far the sharpest
-    where uploads have more numbers than the examples, or a prior makes up for it. Neither has a use
-    for learning_rate and signed, and both clamp to the box at their end alone.
+    difference of uploads itself, number by number; of distance cosine or l2, the sharpest with a
+    prior, and on smooth networks without. Neither has a use for learning_rate and signed, and both
+    clamp to the box at their end alone.
     """
     num_iterations: int = 1000
     """Steps of Adam, or of L-BFGS; of Gauss-Newton products with the Jacobian, 50 to a step."""
@@ -98,7 +98,8 @@ def gaussian_prior(public: Any, *, rank: int = 300) -> Prior:
     """The prior of examples like `public`, `[N, ...]`: their mean and principal components.
 
     Args:
-      rank: components at most; N - 2 of N examples are all there are. >= 1.
+      rank: components at most; of N examples N - 2, the last of which leaves something to the rest.
+        >= 1.
 
     Raises:
       ValueError: rank < 1, fewer than 3 examples, or a number that is not finite.

@@ -41,6 +41,7 @@ ALONE: dict[str, Any] = {
     "records_per_client": 1,
     "sampling_prob": 1.0,
     "server_momentum": 0.0,
+    "silos_per_round": None,
     "straggler_law": "fixed",
 }
 

@@ -70,6 +70,7 @@ _POPULATION = (
     "min_separation",
     "num_parties",
     "silo_noise",
+    "silos_per_round",
     "silos_per_subject",
     "straggler_law",
 )

@@ -194,6 +194,7 @@ _EXTRAS = {
     "pyarrow": "parquet",
     "h5py": "hdf5",
     "cryptography": "crypto",
+    "coincurve": "secure",
     "gmpy2": "secure",
     "tenseal": "secure",
     "keras": "keras",

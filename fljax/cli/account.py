@@ -1,6 +1,7 @@
 """`fljax account`."""
 
 import dataclasses
+import math
 import pathlib
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -145,10 +146,15 @@ def _print_nats(options: Any) -> int:
     scheme = schemes.get(options.scheme)
     if scheme.uploads_seen:
         nats = rounds * config.nats
+        if not math.isfinite(nats):
+            raise UnsupportedEventError(
+                f"Expected nats to be finite, got nats={config.nats!r}: no noise, and no bound."
+            )
         assumed = (
-            f"No epsilon. {rounds} upload{'s'[: rounds > 1]} of a client tell at most "
-            f"{at_most(nats)} nats of its records together, labels among them; the unit is one "
-            "example. A run's privacy.json says whether that is certified."
+            f"No epsilon. {rounds} upload{'s'[: rounds > 1]} of a client are noised to tell at "
+            f"most {at_most(nats)} nats of its records together, labels among them; the unit is "
+            "one example. Whether that is proved depends on what the noise is made for: a run's "
+            "privacy.json says."
         )
         print(assumed)
         _output.give({"nats": nats, "rows": [], "assumed": assumed})

@@ -20,7 +20,7 @@ inverts the gradient and learns the candidates only afterwards, the other knows 
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
 inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
-split's images: the sharpest.
+split's images.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model

@@ -412,11 +412,10 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
     unit = plan.event.privacy_unit
     epsilon = plan.epsilons[rounds]
     if plan.in_nats and not math.isfinite(epsilon):
-        what = (
-            "the noise is in the records, and what is claimed is how much is told about each "
-            "of them, in nats"
+        counted = (
+            "No epsilon: noise is in all that a client sends, and what is claimed is how much is "
+            "told about each record, in nats."
         )
-        counted = f"No epsilon: {what}."
         if plan.origin is not None:
             counted += f" {of_origin(plan, rounds)}"
         return {"guarantee": counted, "not_covered": [of_seed(plan)]}
@@ -555,7 +554,7 @@ def model_name(plan: Plan, rounds: int) -> str:
     """What the run's own model is called beside the non-private one."""
     if math.isfinite(plan.epsilons[rounds]):
         return "private"
-    return "noisy data" if plan.in_nats else "no guarantee"
+    return "noisy" if plan.in_nats else "no guarantee"
 
 
 def of_seed(plan: Plan) -> str:

@@ -258,6 +258,10 @@ def test_a_deployment_that_promises_nothing_is_refused():
         flower.Deployment(config=banded, **options)
     with pytest.raises(ValueError, match="Expected config to be"):
         flower.Deployment(config=object(), **options)
+    # Each silo would draw for itself whether it joins: all might, and the ledger counts some.
+    some = dataclasses.replace(CONFIGS["higradavg"], silos_per_round=1)
+    with pytest.raises(ValueError, match="Expected silos_per_round=None of real clients"):
+        flower.Deployment(scheme="higradavg", config=some, num_clients=10, num_rounds=3)
 
 
 def test_a_server_refuses_nodes_that_are_no_clients():

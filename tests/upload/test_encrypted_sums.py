@@ -85,6 +85,16 @@ def test_a_round_has_one_key_of_one_sum():
         made.authority.key(4, [0, 1, 2])
 
 
+def test_what_is_no_point_does_not_use_a_round_s_key_up():
+    made = simulated_of("inner_product", terms())
+
+    def zero(step, messages):
+        messages[1] = bytes(len(messages[1]))
+
+    aborts(errors.MalformedMessageError, made, change=zero)
+    assert made.authority.key(0, list(range(made.terms.num_clients))) > 0
+
+
 def test_ciphertexts_of_another_kind_abort():
     def random(step, messages):
         messages[1] = flipped(messages[1], -1)

@@ -16,8 +16,13 @@ IN_THE_RING = {"distributed_dgauss": distributed_dgauss.NOISE, "skellam": skella
 SCHEMES = ("dp_fedavg", "higradavg", "lightdp", *IN_THE_RING)
 PROTOCOLS = ("secagg", "secagg_plus")
 # What a config may have that real clients and servers do not do, and the one value that they do.
-_ONLY: dict[str, Any] = {"correlation": "none", "sampling": "poisson", "draw": "pairs"}
-_ONLY["bits"] = None
+_ONLY: dict[str, Any] = {
+    "correlation": "none",
+    "sampling": "poisson",
+    "draw": "pairs",
+    "bits": None,
+    "silos_per_round": None,  # each silo would draw for itself, and all might join
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -68,13 +68,14 @@ def sent(config: Config, num_params: int) -> int:
 def kept_part(config: Config, update: Params, key: jax.Array) -> Params:
     """One client's update with 0 for what is not sent. key: of its random places."""
     leaves, structure = jax.tree.flatten(update)
-    flat = jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
+    widest = jnp.result_type(*leaves)
+    flat = jnp.concatenate([leaf.reshape(-1).astype(widest) for leaf in leaves])
     sizes = jax.random.uniform(key, flat.shape) if config.choice == "random" else jnp.abs(flat)
     _, places = jax.lax.top_k(sizes, sent(config, flat.size))
     flat = jnp.zeros_like(flat).at[places].set(flat[places])
     parts, start = [], 0
     for leaf in leaves:
-        parts.append(flat[start : start + leaf.size].reshape(leaf.shape))
+        parts.append(flat[start : start + leaf.size].reshape(leaf.shape).astype(leaf.dtype))
         start += leaf.size
     return jax.tree.unflatten(structure, parts)
 

@@ -98,8 +98,9 @@ def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgor
     Guarantee: with noise_from="clip_norm" one upload tells at most `nats` about the client's
     records together (mutual information, an average over noise), labels included, whatever was sent
     before and whatever the server sends; uploads add up. With "covariance" nothing is proved.
-    Neither is an epsilon. Idealisation: noise is drawn in float32 with the key's generator;
-    threefry is no cryptographic source. RoundInfo is not private.
+    Neither is an epsilon. Left out of the nats is whether an upload was sent at all: a sum of
+    gradients that is not finite sends zeros. Idealisation: noise is drawn in float32 with the
+    key's generator; threefry is no cryptographic source. RoundInfo is not private.
 
     Args, Raises: as `base.Make`; ValueError also where records_per_client is none or
       noise_multiplier is not 0.

@@ -197,7 +197,7 @@ def check_holders(config: parties.Parties, silos_per_subject: int) -> None:
 
 
 def subject_population(config: SubjectCaps) -> base.Population:
-    """All silos join every round; with the two caps on a subject."""
+    """As many clients as silos, and the two caps on a subject."""
     return base.Population(
         num_clients=config.num_parties,
         subject_clients=config.silos_per_subject,

@@ -24,7 +24,8 @@ def epsilons(
     """Epsilon of each subject after `num_rounds` rounds in which all silos took part; PRIVATE.
 
     Removing a subject touches all silos at once: their Renyi curves add up, each with its own
-    noise.
+    noise. With `silos_per_round` silos this is an upper bound, for all that a subject lies in
+    count, and it may be above the run's claim.
 
     Args:
       scheme: a module of `fljax.schemes` whose unit is a subject and which has `step`.

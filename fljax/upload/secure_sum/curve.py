@@ -92,7 +92,7 @@ class _Table(NamedTuple):
 def _coordinates(points: Sequence[Any] | Iterator[Any]) -> tuple[np.ndarray, np.ndarray]:
     """x, uint8 `[K, 32]`; whether y is odd."""
     raw = np.frombuffer(b"".join(map(as_bytes, points)), np.uint8).reshape(-1, WIDTH)
-    return raw[:, :32], raw[:, -1] & 1 == 1
+    return raw[:, :32].copy(), raw[:, -1] & 1 == 1  # a view would keep all of raw
 
 
 @functools.lru_cache(maxsize=1)

@@ -16,15 +16,17 @@ whose ciphertexts tell its difference from the first, and the authority tells th
 again. So a restart takes new secrets, or goes on above every round that was.
 
 Security level: 128 bits: decisional Diffie-Hellman on the curve secp256k1, whose order is a prime
-of 256 bits, H a random oracle (SHA-256), secrets of 256 bits (HKDF-SHA256, ChaCha20). Multiples
-leak time: `coincurve` takes those of H by an algorithm in no constant time.
+of 256 bits, H a random oracle (SHA-256), secrets of 256 bits (HKDF-SHA256, ChaCha20). Time tells:
+`coincurve` takes multiples of H, and the short one of G that is the private word itself, by
+algorithms in no constant time. Encrypt where nobody measures how long it takes.
 
 Bounds: max_dropouts, else the round aborts; a process refuses a second key of a round. Sums are
 those of integers within 2**bits: `protocol.signed` checks each client's, so that no sum wraps
 around.
 
-It costs some 70 microseconds and 64 bytes a coordinate. Modulo a prime of 3072 bits, as in the
-papers that use it, it would be a hundred times as long, and 384 bytes.
+It costs some 40 microseconds and 64 bytes a coordinate (docs/explain/secure_sums.md). Modulo a
+prime of 3072 bits, as in the papers that use it, it took over a hundred times as long, and 384
+bytes.
 
 Source: Chotard et al. (2018), "Decentralized Multi-Client Functional Encryption for Inner Product",
 section 3, with secrets of one round each. The setting is that of Xu et al. (2019), "HybridAlpha".
@@ -172,13 +174,16 @@ class Server:
                 raise errors.MalformedMessageError(
                     f"Expected {terms.size} elements of client {number}, got {len(message)} bytes."
                 )
+        sums = []
+        for i in range(terms.size):
+            part = slice(width * i, width * (i + 1))
+            sums.append(curve.total([curve.point(message[part]) for message in messages.values()]))
+        # Of a round there is one key: it is asked for once all that was sent is known to be points.
         back = curve.scalar(-self._setting.authority.key(self._round, list(messages)))
         most = 2 * terms.most * len(messages)
         shift, points = curve.multiple(1 - most), []
-        for i, base in enumerate(self._setting.bases(self._round)):
-            part = slice(width * i, width * (i + 1))
-            sent = [curve.point(message[part]) for message in messages.values()]
-            points.append(curve.total([*sent, base.multiply(back), shift]))
+        for found, base in zip(sums, self._setting.bases(self._round), strict=True):
+            points.append(curve.total([found, base.multiply(back), shift]))
         doubles = curve.odd_logarithms(points, most + 1) - 1
         if np.abs(doubles).max() > most:
             raise errors.MalformedMessageError("Expected a sum within the terms, got another.")

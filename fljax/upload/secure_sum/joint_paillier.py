@@ -7,9 +7,11 @@ phi(n) and a part of a random factor over the integers, as wide as hides them. W
 beside n is their product modulo n, which decryption divides by. Sums are then taken as in
 `paillier`, with shares of an exponent modulo n**2, whose powers tell the sum alone.
 
-Blinds are those of `paillier`. Primes are not safe here, so that h may generate fewer numbers. They
-hide as well: h**n looks like any number modulo n**2 (decisional composite residuosity), of which a
-power with a long exponent is uniform in what holds the words.
+Blinds are those of `paillier`. Primes are not safe here, so that h may generate fewer numbers; how
+many nobody knows who does not know the factors. Two assumptions make them hide: h**n looks like any
+number modulo n**2 (decisional composite residuosity), and powers of h with exponents of half of n's
+bits look like those with exponents of all of them, as for `paillier`, here of a group whose order
+may have small factors.
 
 Threat model: as `paillier`, and no dealer. In making the key all clients keep to the protocol, at
 most C = `max_colluders` of them pool what they see, and what one sends another nobody else reads or
