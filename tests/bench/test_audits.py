@@ -6,8 +6,8 @@ from fljax import schemes
 ROWS = _tables.rows("audits")
 # Their certificates are Renyi's, and no attack gets near: docs/explain/attacks.md has the bounds.
 LOOSE = {"distributed_dgauss", "gsgd_dp", "hybrid_alpha", "pile", "skellam", "tp_smc"}
-# The runs that choose a side of the test chose the worse one: by another seed it proves 0.95.
-UNLUCKY = {"subject_sampled"}
+# Few runs take its scores for normals of one variance, and choose the worse side of the test.
+MISLED = {"subject_sampled"}
 
 
 def test_every_scheme_with_an_epsilon_is_there():
@@ -23,4 +23,4 @@ def test_no_attack_beats_a_certificate_and_half_the_noise_is_caught():
 
 def test_an_attack_finds_four_fifths_of_what_can_be_found():
     weak = {row["scheme"] for row in ROWS if row["new"] < 0.8 * row["reachable"]}
-    assert weak <= LOOSE | UNLUCKY
+    assert weak <= LOOSE | MISLED
