@@ -8,6 +8,7 @@ of which shares a pixel with a target. Noise is Gaussian, as long as the gradien
 """
 
 import argparse
+import functools
 import time
 from typing import Any, NamedTuple
 
@@ -98,22 +99,17 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
         uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
         uploads = noised(uploads, case.noise, rng) if case.noise else uploads
         for search in SEARCHES:
-
-            def run(u: Any, y: Any, key: Any, observe=observe, net=net, search=search, x=x) -> Any:  # type: ignore[no-untyped-def]
-                return gradient_inversion.invert(
-                    observe,
-                    net.params,
-                    u,
-                    y,
-                    key,
-                    shape=x.shape[1:],
-                    settings=search.settings,
-                    prior=prior if search.informed else None,
-                ).x
-
-            program = jax.jit(run).lower(uploads, y, jax.random.key(seed)).compile()
+            run = functools.partial(
+                gradient_inversion.invert,
+                observe,
+                shape=x.shape[1:],
+                settings=search.settings,
+                prior=prior if search.informed else None,
+            )
+            given = (net.params, uploads, y, jax.random.key(seed))
+            program = jax.jit(run).lower(*given).compile()
             began = time.perf_counter()
-            images = jax.block_until_ready(program(uploads, y, jax.random.key(seed)))
+            images = jax.block_until_ready(program(*given)).x
             found[search.name][1].append((time.perf_counter() - began) / case.targets)
             each = jax.vmap(jax.vmap(metrics.psnr))(images, x)
             found[search.name][0].extend(np.asarray(each).mean(1).tolist())

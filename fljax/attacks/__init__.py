@@ -17,11 +17,8 @@ if TYPE_CHECKING:
 
 _OWN = {"one_unit": "fljax.attacks.rounds.one_unit", "uploads": "fljax.attacks.rounds.uploads"}
 NAMES = tuple(_OWN)
-INVERSIONS = (
-    "inversion",
-    "inversion_lbfgs",
-    "inversion_gauss_newton",
-)  # of `fljax attack`: searches for a record
+# Of `fljax attack`: searches for a record.
+INVERSIONS = ("inversion", "inversion_lbfgs", "inversion_gauss_newton")
 # Of `fljax attack`, too: who was trained on, of models that the scheme trains.
 MEMBERSHIP = (
     "lira",

@@ -21,10 +21,8 @@ from fljax.types import LossFn, Params, PyTree
 
 Observe = Callable[[Params, jax.Array, jax.Array], PyTree]
 _DECAY_AT = (3 / 8, 5 / 8, 7 / 8)
-_PRIOR_PATH = (
-    1e-2,
-    1e-8,
-)  # the prior's weight, beside the upload's square, from first to last step
+# The prior's weight, beside the upload's square, from the first step to the last.
+_PRIOR_PATH = (1e-2, 1e-8)
 _FLAT = 1e-2  # a difference of neighbours that total variation takes for none
 
 

@@ -1,5 +1,7 @@
 """The committed audits: every scheme with an epsilon, as sharp as so many runs allow."""
 
+import pytest
+
 from bench import _tables
 from fljax import schemes
 
@@ -23,4 +25,6 @@ def test_no_attack_beats_a_certificate_and_half_the_noise_is_caught():
 
 def test_an_attack_finds_four_fifths_of_what_can_be_found():
     weak = {row["scheme"] for row in ROWS if row["new"] < 0.8 * row["reachable"]}
-    assert weak <= LOOSE | MISLED
+    if weak - LOOSE == MISLED:
+        pytest.xfail("an audit that counts the weaker side of the test; see MISLED")
+    assert weak <= LOOSE
