@@ -18,6 +18,7 @@ from fljax.accounting import gaussian
 
 _GRID = 200  # thresholds that are tried on the part of the trials that chooses one
 _CHOOSING = 0.1
+_NARROW = 0.9  # of what a side promises: the other one is taken unless its runs are far fewer
 _LEAST = 2  # runs of a world that choose
 _KOLMOGOROV = (
     1.36  # of an empirical law, times the root of its size: passed by chance in 5 % of all
@@ -155,7 +156,7 @@ def two_worlds(
         )
 
     if threshold is None:
-        grid, expected = _expected(*first)
+        grid, expected, trust = _expected(*first)
         guess = sides(*(rate * n for rate, n in zip(expected, num, strict=True)))[:2]
 
     def at_best(value: Callable[..., np.ndarray]) -> tuple[np.ndarray, ...]:
@@ -165,7 +166,7 @@ def two_worlds(
         if threshold is not None:
             at = np.full((*shapes[0][:-1], 1), threshold)
             return tuple(part[..., 0, 0] for part in sides(*_above(rest, at)))
-        values = value(*guess)
+        values = value(*guess) * trust[..., None, :]
         best = values.reshape(*values.shape[:-2], -1).argmax(-1)
         at = np.take_along_axis(grid, best[..., None] // 2, -1)
         side = best[..., None, None] % 2
@@ -191,12 +192,15 @@ def _above(worlds: list[np.ndarray], thresholds: np.ndarray) -> list[np.ndarray]
 
 def _expected(
     present: np.ndarray, absent: np.ndarray
-) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray]]:
-    """Thresholds to choose among `[..., t]`, and the share of either world that is to be expected
-    above each, from the scores `[..., n]`, `[..., m]` that choose.
+) -> tuple[np.ndarray, tuple[np.ndarray, np.ndarray], np.ndarray]:
+    """Thresholds to choose among `[..., t]`, the share of either world that is to be expected above
+    each, and how far to trust what that says of either side `[..., 2]`, from the scores `[..., n]`,
+    `[..., m]` that choose.
 
     Where both look like normals of one variance, their rates are those of such normals: few scores
-    say nothing of tails by counting. Else they are counted.
+    say nothing of tails by counting. Else they are counted. Of such normals both sides of the test
+    prove the same by as many runs; but a unit that only some runs sample makes a mixture that looks
+    normal, and whose world is the wider one: its tail proves more than that of the other world.
     """
     worlds = [present, absent]
     together = np.sort(np.concatenate(worlds, -1), -1)
@@ -223,7 +227,13 @@ def _expected(
     def pick(a: np.ndarray, b: np.ndarray) -> np.ndarray:
         return np.where(alike[..., None], a, b)
 
-    return pick(smooth_at, counted_at), (pick(smooth[0], rates[0]), pick(smooth[1], rates[1]))
+    wider = squares[0] / present.shape[-1] >= squares[1] / absent.shape[-1]
+    narrow = alike[..., None] & np.stack([~wider, wider], -1)
+    return (
+        pick(smooth_at, counted_at),
+        (pick(smooth[0], rates[0]), pick(smooth[1], rates[1])),
+        np.where(narrow, _NARROW, 1.0),
+    )
 
 
 def bootstrap(

@@ -126,6 +126,22 @@ def test_scores_that_are_not_normal_choose_a_threshold_by_counting():
     assert np.median(found.epsilon) > 3
 
 
+def test_of_a_mixture_that_looks_normal_the_wider_worlds_tail_is_counted():
+    """A unit that half the runs sample, and the same with the worlds and scores turned round."""
+    rng = np.random.default_rng(9)
+    present, absent = rng.normal(size=(2, 40, 20_000))
+    present = present + 1.2 * (rng.random(present.shape) < 0.5)
+    # By quadrature: the largest log((TPR - delta) / FPR) over thresholds, either side of the test.
+    at, delta = np.linspace(-2, 4, 600), 0.05
+    above = [(special.ndtr(1.2 - at) + special.ndtr(-at)) / 2, special.ndtr(-at)]
+    high = np.log(np.maximum(above[0] - delta, 1e-9) / above[1]).max()
+    low = np.log(np.maximum(1 - above[1] - delta, 1e-9) / (1 - above[0])).max()
+    assert low < 0.6 * high
+    for worlds in ((present, absent), (-absent, -present)):
+        found = audit.two_worlds(*worlds, delta=delta, confidence=0.95).epsilon
+        assert found.min() > low and np.median(found) > 0.75 * high
+
+
 def test_a_bootstrap_is_as_wide_as_the_statistic_scatters_and_holds_the_truth():
     draw = lambda rng: (rng.normal(size=400) + 1, rng.normal(size=200))
     truth = stats.norm.cdf(1 / np.sqrt(2))
