@@ -36,6 +36,7 @@ _WHERE = {
     "gsgd_dp": "weighted.gsgd_dp",
     "he_dp": "uploads.secure_sums.he_dp",
     "higradavg": "silos.higradavg",
+    "higradavg_sum": "silos.higradavg_sum",
     "hybrid_alpha": "uploads.secure_sums.hybrid_alpha",
     "item_sum_cap": "silos.item_sum_cap",
     "lightdp": "uploads.lightdp",
@@ -158,6 +159,7 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import dp_sgd as dp_sgd
     from fljax.schemes.silos import fedavg as fedavg
     from fljax.schemes.silos import higradavg as higradavg
+    from fljax.schemes.silos import higradavg_sum as higradavg_sum
     from fljax.schemes.silos import item_sum_cap as item_sum_cap
     from fljax.schemes.silos import local_group_dp as local_group_dp
     from fljax.schemes.silos import local_item_dp as local_item_dp

@@ -30,6 +30,11 @@ _TRUST = {
         "Each silo adds its own noise; it sees its own data and is trusted with them. The "
         "server need not be."
     ),
+    "silo, in a sum": (
+        "Each silo adds its own noise; it sees its own data and is trusted with them. That nobody "
+        "sees more than the mean of all silos is taken on trust: to who sees one alone, less noise "
+        "hides a subject than is counted here."
+    ),
     "client": "Each client adds noise before it sends. That the server sees no more than the "
     "scheme "
     "says (the sum "
@@ -64,6 +69,7 @@ class Plan(NamedTuple):
       either: not told.
     vocabulary: file of the symbols that texts are made of; None: bytes, or no text.
     canaries: of num_units, at most so many are planted to audit the run.
+    alone: the promise holds towards who sees what each client or silo sends by itself.
     """
 
     scheme_config: Any
@@ -88,6 +94,7 @@ class Plan(NamedTuple):
     normals: int | None = None
     vocabulary: str | None = None
     canaries: int = 0
+    alone: bool = True
 
     def times(self, rounds: int) -> int:
         """How often the event counts after so many rounds."""
@@ -164,6 +171,7 @@ def plan(config: Config, scheme: Scheme, facts: Facts) -> Plan:
         one_run=_one_run(config, scheme, scheme_config, event, len(epsilons) - 1, delta),
         vocabulary=config.data.vocabulary,
         canaries=settings.canaries,
+        alone=scheme.uploads_seen,
     )
 
 
@@ -445,7 +453,7 @@ def statement(plan: Plan, rounds: int) -> dict[str, Any]:
         "exact. They are for the experimenter, not for release.",
         "Held-out accuracy and loss are computed on examples that are taken to be public.",
         f"{others} on the same data spends budget of its own, which is not counted here.",
-        _TRUST[plan.noise_at],
+        _TRUST["silo, in a sum" if plan.noise_at == "silo" and not plan.alone else plan.noise_at],
         _INTEGERS if _in_integers(plan) else _FLOATS,
         *([] if _in_integers(plan) else of_tail(plan, rounds)),
         of_seed(plan),

@@ -150,3 +150,13 @@ def test_a_sample_of_many_rounds_is_said_to_be_drawn_once():
         assert once in words.describe(events.PoissonSampled(0.1, inner))
     each = events.SelfComposed(events.PoissonSampled(0.1, events.Gaussian(1.0)), 3)
     assert "on a Poisson sample (each unit joins" in words.describe(each)
+
+
+def test_what_is_taken_on_trust_of_silos_is_told():
+    alone = PLAN._replace(noise_at="silo")
+    told = [
+        budget.statement(plan, 1)["not_covered"] for plan in (alone, alone._replace(alone=False))
+    ]
+    need_not = ["The server need not be." in " ".join(each) for each in told]
+    on_trust = ["more than the mean of all silos is taken on trust" in " ".join(t) for t in told]
+    assert need_not == [True, False] and on_trust == [False, True]

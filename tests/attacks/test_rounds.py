@@ -33,6 +33,7 @@ SCHEMES = (
     "gsgd_dp",
     "he_dp",
     "higradavg",
+    "higradavg_sum",
     "hybrid_alpha",
     "item_sum_cap",
     "lightdp",

@@ -51,6 +51,7 @@ def test_a_round_with_noise_multiplier_z_is_a_gaussian_mechanism_of_z(name):
         "distributed_dgauss",
         "dp_ftrl",
         "gsgd_dp",
+        "higradavg_sum",
         "item_sum_cap",
         "skellam",
     )

@@ -31,6 +31,7 @@ C, N, D, H = 13, 6, 5, 4
 SINCE = {
     "compressed_updates",
     "embedding_channel",
+    "higradavg_sum",
     "parameter_channel",
     "subject_sampled",
 }

@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 
 import fljax
-from fljax import data
+from fljax import accounting, data
 from fljax.accounting import events
 from fljax.errors import SensitivityError
 from fljax.schemes.silos import (
     fedavg,
     higradavg,
+    higradavg_sum,
     item_sum_cap,
     local_group_dp,
     local_item_dp,
@@ -25,6 +26,7 @@ from fljax.server.rounds import Performance
 SCHEMES = {
     "fedavg": fedavg,
     "higradavg": higradavg,
+    "higradavg_sum": higradavg_sum,
     "item_sum_cap": item_sum_cap,
     "local_group_dp": local_group_dp,
     "local_item_dp": local_item_dp,
@@ -39,7 +41,7 @@ SMALL = {
     "noise_multiplier": 0.0,
     "local_learning_rate": 0.3,
 }
-OF_SUBJECTS = ("higradavg", "subject_sampled")
+OF_SUBJECTS = ("higradavg", "higradavg_sum", "subject_sampled")
 DIVISORS = dict.fromkeys(OF_SUBJECTS, "expected_subjects") | dict.fromkeys(
     ("item_sum_cap", "local_group_dp", "local_item_dp"), "expected_items"
 )
@@ -53,6 +55,7 @@ def config(name, **changes):
     own = {DIVISORS[name]: 4.0} if name in DIVISORS else {}
     own |= {} if name == "fedavg" else {"l2_clip_norm": 1.0}
     own |= {} if name in ("fedavg", "local_item_dp") else {"max_items_per_subject": 16}
+    own |= {"num_local_steps": 1} if name == "higradavg_sum" else {}
     return SCHEMES[name].Config(**{**SMALL, **own, **changes})
 
 
@@ -85,7 +88,7 @@ def jitted(name, chunk_size, changes):
 
 
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", but=["fedavg", "user_ldp"])
-@pytest.mark.parametrize("name", SCHEMES)
+@pytest.mark.parametrize("name", [name for name in SCHEMES if name != "higradavg_sum"])
 def test_a_round_of_all_silos_is_the_mean_of_rounds_of_one_silo(name, key):
     together, info = run_round(name, key)
     alone = [run_round(name, key, client_ids=[-1] * 3 + [silo])[0].params["w"] for silo in range(4)]
@@ -141,10 +144,17 @@ def test_sampled_subjects_are_means_over_their_items_and_clipped(key):
 
 
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", but=["fedavg"])
-@pytest.mark.parametrize("name", ["fedavg", "higradavg"])
+@pytest.mark.parametrize("name", ["fedavg", "higradavg", "higradavg_sum"])
 def test_a_server_that_draws_silos_takes_the_mean_of_those(name, key):
     """The mean of rounds of one silo each, of two of four, and others in the next round."""
     alone = [run_round(name, key, client_ids=[-1] * 3 + [silo])[0].params["w"] for silo in range(4)]
+    if name == "higradavg_sum":  # without the others there is no round
+        assert not np.any(alone)
+        higradavg_alone = {"item_sampling_prob": 0.5, "num_local_steps": 1}
+        alone = [
+            run_round("higradavg", key, client_ids=[-1] * 3 + [c], **higradavg_alone)[0].params["w"]
+            for c in range(4)
+        ]
     drawn, info = run_round(name, key, silos_per_round=2)
     assert int(info.cohort_size) == 2
     pairs = {(a, b): (alone[a] + alone[b]) / 2 for a in range(4) for b in range(a)}
@@ -178,6 +188,30 @@ def test_a_round_of_drawn_silos_counts_as_many_of_a_subjects_as_it_can_have():
         config("higradavg", silos_per_round=5)
     with pytest.raises(ValueError, match=r"silos_per_round=None with correlation='banded'"):
         config("higradavg", silos_per_round=2, correlation="banded", bands=2)
+
+
+def test_who_sees_the_mean_alone_meets_the_noise_of_all_silos():
+    """All items drawn: h silos of one move it by h, behind noise of sqrt(s): mu h / (z sqrt(s)),
+    not sqrt(h) / z.
+    """
+    numbers = {"noise_multiplier": 3.0, "item_sampling_prob": 1.0, "silos_per_subject": 2}
+    event = higradavg_sum.event(config("higradavg_sum", **numbers))
+    one = events.PrivacyEvent(
+        mechanism=events.Gaussian(3.0 * np.sqrt(4) / 2),
+        privacy_unit="subject",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    )
+    for epsilon in (0.1, 1.0):
+        both = [accounting.delta(e, epsilon=epsilon, method="pld") for e in (event, one)]
+        np.testing.assert_allclose(both[0], both[1], rtol=2e-2, atol=1e-9)
+    drawn = higradavg_sum.event(config("higradavg_sum", silos_per_round=2, **numbers))
+    assert accounting.delta(drawn, epsilon=1.0) > accounting.delta(event, epsilon=1.0)
+    uneven = higradavg_sum.event(
+        config("higradavg_sum", silo_noise=(1.0, 2.0, 2.0, 4.0), **numbers)
+    )
+    assert uneven.mechanism.stddev == pytest.approx(3.0 * np.sqrt(1 + 4 + 4 + 16))
+    with pytest.raises(ValueError, match="num_local_steps=1 where the mean alone is seen"):
+        config("higradavg_sum", num_local_steps=2)
 
 
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["higradavg"])

@@ -21,6 +21,7 @@ FACTS = Facts(C, 60, 12, num_subjects=20, most_clients_of_subject=4, most_items_
 COUNTS = ("num_parties", "records_per_client")
 OF_SUBJECTS = (
     "higradavg",
+    "higradavg_sum",
     "item_sum_cap",
     "local_group_dp",
     "subject_sampled",

@@ -187,6 +187,7 @@ def test_every_silo_scheme_says_where_its_noise_is_added():
         "dp_sgd",
         "fedavg",
         "higradavg",
+        "higradavg_sum",
         "item_sum_cap",
         "local_group_dp",
         "local_item_dp",

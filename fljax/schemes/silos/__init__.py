@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fljax.schemes.silos import dp_sgd as dp_sgd
     from fljax.schemes.silos import fedavg as fedavg
     from fljax.schemes.silos import higradavg as higradavg
+    from fljax.schemes.silos import higradavg_sum as higradavg_sum
     from fljax.schemes.silos import item_sum_cap as item_sum_cap
     from fljax.schemes.silos import local_group_dp as local_group_dp
     from fljax.schemes.silos import local_item_dp as local_item_dp

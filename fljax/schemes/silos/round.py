@@ -247,7 +247,7 @@ class Silo(NamedTuple):
     strategy: Strategy | None = None
 
 
-def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
+def mean(here: Round, silos: Clients, sums: Sums) -> Release:
     """The plain mean of the silos that are there."""
     share = 1 / jnp.maximum(1, sums.num_present).astype(jnp.float32)
     return Release(
@@ -255,8 +255,13 @@ def _mean(here: Round, silos: Clients, sums: Sums) -> Release:
     )
 
 
-def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
-    """`make` of a scheme whose silos do what `silo(config, loss, performance)` says."""
+def maker(
+    silo: Callable[[Any, LossFn, Performance], Silo],
+    release: Callable[[Any, Round, Clients, Sums], Release] = lambda _, *sums: mean(*sums),
+) -> base.Make:
+    """`make` of a scheme whose silos do what `silo(config, loss, performance)` says; release:
+    `(config, round, silos, sums)`.
+    """
 
     @base.maker
     def make(config: Any, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
@@ -302,7 +307,7 @@ def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
 
         return rounds.federated(
             rounds.each(of_silo),
-            _mean,
+            functools.partial(release, config),
             choose=functools.partial(_choose, config, does.max_items_per_subject),
             server_optimizer=given.server_optimizer,
             performance=given.performance,
