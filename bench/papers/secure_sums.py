@@ -19,17 +19,16 @@ computes, and its messages arrive in the name of all N, so that its steps and th
 true sizes, and `round_s` is null. Nothing is extrapolated.
 
 Of protocols with long numbers or points for words (`KEYED`), one client computes for all, once for
-the three shares of dropouts, on which its work does not depend. With a million numbers 10 clients
-have all three, of which the server of Paillier decrypts for 30 % alone, whose powers are the
-longest ("decrypt_at"): 0 and 10 % have those seconds too. 50 and 200 clients have 10 %, and
-`joint_paillier` has none of these, whose work is that of 10^5, ten times. A key of `joint_paillier`
-is as long as one that N clients make, which takes minutes for each three, and is not timed but for
-three.
+the three shares of dropouts, on which its work does not depend. What it sent is one message, read
+and summed once for each client that is there, so that memory does not grow with them. The server's
+part is done for each share of dropouts. A key of `joint_paillier` is as long as one that N clients
+make, which takes minutes for each three, and is not timed but for three.
 
 A run goes through the cells, cheap ones first, for so many minutes of computing. Rows wait in
 `secure_sums-cpu.partial.json`; the next run of the same commit goes on from there, and the last one
-writes them all. `--fill` keeps rows of the JSON and measures what is missing there, and those of
-the protocols after `--again` anew.
+writes them all. `--fill` keeps rows of the JSON and measures what is missing there, and what stands
+after `--again` anew: `paillier`, `paillier:10` of 10 clients, or `paillier:10:1000000`; `--only`
+reads the same.
 """
 
 import argparse
@@ -41,7 +40,7 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -95,9 +94,7 @@ def cells() -> list[tuple[str, int, int, float]]:
     fast = sorted(grid, key=lambda c: (c[1] * c[2] * dear.get(c[0], 1) + 3000 * c[1] ** 2, c))
     cheap = [cell for cell in fast if cell[1] * cell[2] < 10**8]
     keyed = itertools.product(SIZES, CLIENTS, KEYED)
-    dear_last = [(name, num, size, 0.1) for size, num, name in keyed]
-    too_long = {("joint_paillier", num, 10**6, 0.1) for num in CLIENTS[1:]}
-    dear_last = [cell for cell in dear_last if cell not in too_long]
+    dear_last = [(name, num, size, d) for size, num, name in keyed for d in DROPOUTS]
     return [*cheap, *OTHERS, *(cell for cell in fast if cell not in cheap), *dear_last]
 
 
@@ -109,10 +106,15 @@ def is_alone(name: str, agreed: protocol.Terms) -> bool:
     )
 
 
-def measured(name: str, num_clients: int, size: int, dropped: float) -> Iterator[dict[str, Any]]:
-    """The rows of a cell, those of other dropouts with it where one client's work is for all."""
+def measured(
+    name: str, num_clients: int, size: int, dropped: float, known: Set[tuple[Any, ...]]
+) -> Iterator[dict[str, Any]]:
+    """The rows of a cell, those of other dropouts that are not known with it where one client's
+    work is for all.
+    """
     if name in KEYED and num_clients in CLIENTS and size in SIZES:
-        yield from keyed(name, num_clients, size)
+        shares = [d for d in DROPOUTS if (name, num_clients, size, d) not in known]
+        yield from keyed(name, num_clients, size, shares)
     else:
         yield row(name, num_clients, size, dropped)
 
@@ -190,8 +192,10 @@ def _with_blinds(made: Any) -> Any:
     return made
 
 
-def keyed(name: str, num_clients: int, size: int) -> Iterator[dict[str, Any]]:
-    """Rounds with each share of dropouts, by the work of one client."""
+def keyed(
+    name: str, num_clients: int, size: int, shares: Sequence[float]
+) -> Iterator[dict[str, Any]]:
+    """Rounds with each of these shares of dropouts, by the work of one client."""
     agreed = terms(name, num_clients, size)
     rng = np.random.default_rng(0)
     integers = rng.integers(-agreed.most, agreed.most + 1, size, np.int32)
@@ -204,10 +208,7 @@ def keyed(name: str, num_clients: int, size: int) -> Iterator[dict[str, Any]]:
     if name != "inner_product":
         # What it decrypts is its own ciphertexts: their products take as long.
         seconds["decrypt"], share = _timed(client.send, "decrypt", sent)
-    shares = (0.1,) if size > 10**5 and num_clients > 10 else DROPOUTS
-    decrypted_at = shares[-1:] if name != "inner_product" and size > 10**5 else shares
-    decrypting = 0.0
-    for dropped in reversed(shares):
+    for dropped in shares:
         num = num_clients - round(dropped * num_clients)
         there = sorted(int(i) for i in rng.choice(num_clients, num, replace=False))
         curve.baby_steps.cache_clear()  # a server's own, in each round here
@@ -215,18 +216,15 @@ def keyed(name: str, num_clients: int, size: int) -> Iterator[dict[str, Any]]:
         spent, _ = _timed(server.collect, "encrypted", dict.fromkeys(there, sent))
         costs = [_cost("encrypted", num, seconds, spent, sent, b"")]
         if name != "inner_product":
-            if dropped in decrypted_at:
-                part = _powers(made, share, num)
-                decrypting, _ = _timed(server.collect, "decrypt", dict.fromkeys(there, part))
+            part = _powers(made, share, num)
+            decrypting, _ = _timed(server.collect, "decrypt", dict.fromkeys(there, part))
             costs.append(_cost("decrypt", num, seconds, decrypting, share, sent))
-        if name == "inner_product" or dropped in decrypted_at:
-            plain = protocol.as_words(agreed, num * integers.astype(np.int64))
-            if not np.array_equal(server.total(), plain):
-                raise AssertionError(f"{name}: another sum than the plain one")
+        plain = protocol.as_words(agreed, num * integers.astype(np.int64))
+        if not np.array_equal(server.total(), plain):
+            raise AssertionError(f"{name}: another sum than the plain one")
         case = {"protocol": name, "clients": num_clients, "size": size, "dropout": dropped}
         yield case | {
             "alone": True,
-            "decrypt_at": decrypted_at[-1] if len(decrypted_at) == 1 else dropped,
             "set_up_s": None if name == "joint_paillier" else set_up,
             "client_ms": 1e3 * sum(seconds.values()),
             "server_s": sum(c.server_seconds for c in costs),
@@ -302,6 +300,12 @@ def _lightdp(num_clients: int, size: int) -> dict[str, Any]:
 
 def _key(found: Mapping[str, Any]) -> tuple[Any, ...]:
     return tuple(found[name] for name in ("protocol", "clients", "size", "dropout"))
+
+
+def _is_named(case: tuple[Any, ...], names: Sequence[str]) -> bool:
+    """Whether the protocol is, or its rounds of so many clients, or of so many numbers too."""
+    parts = [name.split(":") for name in names]
+    return any([str(given) for given in case[: len(part)]] == part for part in parts)
 
 
 def _digits(value: float | None) -> str:
@@ -446,9 +450,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=math.inf, help="of computing, at most")
     parser.add_argument("--quick", action="store_true", help="two cells, writes nothing")
-    parser.add_argument("--only", nargs="*", default=[], help="protocols")
+    parser.add_argument("--only", nargs="*", default=[], help="PROTOCOL[:CLIENTS[:SIZE]]")
     parser.add_argument("--fill", action="store_true", help="keeps the rows that the JSON has")
-    parser.add_argument("--again", nargs="*", default=[], help="protocols")
+    parser.add_argument("--again", nargs="*", default=[], help="PROTOCOL[:CLIENTS[:SIZE]]")
     parser.add_argument("--plot", type=pathlib.Path, help="draws the rows that are there")
     options = parser.parse_args()
     if options.plot is not None:
@@ -462,21 +466,22 @@ def main() -> None:
     partial = whole.with_suffix(".partial.json")
     here = {name: _harness.environment()[name] for name in ("commit", "dirty", "date")}
     rows = json.loads(whole.read_text())["rows"] if options.fill else []
-    rows = [found for found in rows if found["protocol"] not in options.again]
+    rows = [found for found in rows if not _is_named(_key(found), options.again)]
     if partial.exists():
         rows += [r for r in json.loads(partial.read_text()) if r["commit"] == here["commit"]]
     known, begin = {_key(found) for found in rows}, time.process_time()
     for case in cells():
-        if case in known or (options.only and case[0] not in options.only):
+        if case in known or (options.only and not _is_named(case, options.only)):
             continue
         if time.process_time() - begin > 60 * options.minutes:
             print("time is up: the next run goes on")
             return
-        for found in measured(*case):
+        for found in measured(*case, known):
             rows.append(here | found)
+            known.add(_key(found))
             print({key: value for key, value in found.items() if key != "steps"}, flush=True)
+            partial.write_text(json.dumps(rows))
         gc.collect()
-        partial.write_text(json.dumps(rows))
     note = (
         "one process; messages in memory; sums checked against the plain ones; alone: one client "
         "computes, in the name of all"
