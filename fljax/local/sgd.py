@@ -2,8 +2,9 @@
 the server's model.
 
 A client's steps are a loop: on a CPU `loop_friendly` takes the convolutions out of it, where XLA is
-slow at them. The loss is rewritten before it is differentiated, so that its gradient reads the
-patches that the loss has made.
+slow at them, and on a GPU out of a chunk of clients side by side, each with weights of its own. The
+loss is rewritten before it is differentiated, so that its gradient reads the patches that the loss
+has made.
 """
 
 import functools
@@ -70,6 +71,13 @@ def masked_mean_loss(loss: LossFn) -> Callable[[Params, Batch, jax.Array], jax.A
     return mean_loss
 
 
+def _value_and_grad(loss: Callable[..., jax.Array], alone: bool) -> Callable[..., Any]:
+    """Of the loss as it suits the platform; `alone`: no other client is trained beside this one."""
+    return jax.value_and_grad(
+        fljax_kernels.loop_friendly(loss, inside_loop=True, side_by_side=not alone)
+    )
+
+
 View = Callable[[Batch, jax.Array, Any, jax.Array], Batch]
 _Carry = tuple[
     Params, Any, jax.Array
@@ -126,9 +134,7 @@ def local_sgd(
     _validate.positive(learning_rate=learning_rate)
     _validate.non_negative(proximal=proximal)
     _validate.positive_int(batch_size=batch_size, num_epochs=num_epochs)
-    value_and_grad = jax.value_and_grad(
-        fljax_kernels.loop_friendly(masked_mean_loss(loss), inside_loop=True)
-    )
+    mean_loss = masked_mean_loss(loss)
 
     def shuffled(indices: jax.Array, key: jax.Array) -> jax.Array:
         """Places of the real rows in random order, -1 behind them, padded to whole batches: `[S,
@@ -162,6 +168,7 @@ def local_sgd(
     ) -> LocalResult:
         """One client; `num_steps` is the chunk's, `alone` says that the chunk is this client."""
         params = params if start is None else start(params, own)
+        value_and_grad = _value_and_grad(mean_loss, alone)
         # A last batch of few examples is computed at half size, which saves some per cent of a
         # round. Not where
         # it is the last batch of other clients too: a client's bits must not depend on how many
@@ -257,8 +264,6 @@ def local_gradient(
         losses = jax.vmap(one, in_axes=(None, 0))(params, batch)
         return jnp.sum(jnp.where(mask, losses, jnp.zeros((), losses.dtype)))
 
-    value_and_grad = jax.value_and_grad(fljax_kernels.loop_friendly(loss_sum, inside_loop=True))
-
     def one_batch(
         params: Params,
         total: Params,
@@ -267,10 +272,11 @@ def local_gradient(
         rows: jax.Array,
         places: jax.Array,
         key: jax.Array,
+        alone: bool,
     ) -> tuple[Params, jax.Array]:
         mask = rows >= 0
         batch = keyed.drawing(loss, take_examples(examples, rows), key, 0, places)
-        batch_value, grads = value_and_grad(params, batch, mask)
+        batch_value, grads = _value_and_grad(loss_sum, alone)(params, batch, mask)
         working = mask[0]  # as in local_sgd: nothing of a batch of padding may count
         total = jax.tree.map(lambda t, g: jnp.where(working, t + g, t), total, grads)
         return total, jnp.where(working, value + batch_value.astype(jnp.float32), value)
@@ -292,7 +298,8 @@ def local_gradient(
                 jax.lax.dynamic_index_in_dim(b, s, axis=1, keepdims=False)
                 for b in (batches, places)
             ]
-            return map_clients(one_batch, (None, 0, 0, None, 0, 0, 0))(
+            one = functools.partial(one_batch, alone=num_clients == 1)
+            return map_clients(one, (None, 0, 0, None, 0, 0, 0))(
                 params, *carry, examples, *here, keys
             )
 

@@ -603,6 +603,34 @@ def test_another_platform_than_the_cpu_keeps_its_convolutions():
     assert "conv_general_dilated" in primitives_of(program.jaxpr)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_models_side_by_side_meet_in_products_on_a_gpu(dtype):
+    def loss(w, x):
+        y = lax.conv_general_dilated(x[None], w, (1, 1), "SAME", dimension_numbers=NHWC)[0]
+        y = lax.reduce_window(y, np.array(-np.inf, dtype), lax.max, *[(2, 2, 1)] * 2, "VALID")
+        return jnp.sum(jnp.square(y.astype(jnp.float32)))
+
+    def of_models(loss):
+        mean = lambda w, xs: jnp.mean(jax.vmap(loss, (None, 0))(w, xs))
+        return jax.vmap(jax.value_and_grad(mean))
+
+    slow = {"conv_general_dilated", "reduce_window_max", "select_and_scatter_add"}
+    w, x = 0.3 * draw((3, 3, 3, 2, 4)), draw((3, 5, 6, 6, 2))  # models; models, examples
+    w, x = w.astype(dtype), x.astype(dtype)
+    friendly = of_models(fljax_kernels.loop_friendly(loss, side_by_side=True))
+    with _platforms.only("cuda"):
+        assert not slow & primitives_of(jax.make_jaxpr(friendly)(w, x).jaxpr)
+        actual = jax.jit(friendly)(w, x)
+    for platform, fun in (("tpu", friendly), ("cuda", of_models(loop_friendly(loss)))):
+        with _platforms.only(platform):
+            assert slow & primitives_of(jax.make_jaxpr(fun)(w, x).jaxpr)
+    tolerance = 1e-5 if dtype == jnp.float32 else 2e-2
+    for a, b in zip(actual, jax.jit(of_models(loss))(w, x), strict=True):
+        assert a.dtype == b.dtype
+        a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b)
+
+
 def test_a_program_without_convolutions_in_loops_keeps_its_loops():
     def fun(x, w):
         return lax.scan(lambda c, _: (jnp.tanh(c), None), layer(x, w), length=2)[0]

@@ -1,4 +1,6 @@
-"""On a CPU no loop of local training holds a convolution, and what it computes is the same."""
+"""On a CPU no loop of local training holds a convolution, and what it computes is the same; on a
+GPU none is grouped by clients.
+"""
 
 import chex
 import jax
@@ -15,6 +17,7 @@ from fljax.server.rounds import Performance
 from fljax_kernels import _platforms
 
 LOOPS = ("scan", "while")
+POOLS = ("reduce_window", "select_and_scatter")
 
 
 def loss(params, example):
@@ -104,3 +107,21 @@ def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem):
         expected = jax.jit(native)(*arrays, jax.random.clone(key))
     # Sums of fewer than 100 float32 products of order 1, 12 steps of them.
     chex.assert_trees_all_close(actual, expected, rtol=1e-7, atol=5e-6)
+
+
+@pytest.mark.parametrize("train", [local_sgd, local_gradient])
+def test_clients_side_by_side_meet_in_products_on_a_gpu_and_in_groups_on_a_tpu(problem, train):
+    params, examples, indices, _ = problem
+
+    def operations(platform, indices):
+        def run(params, examples, indices):
+            return train(params, examples, indices, jax.random.key(0))
+
+        exported = jax.export.export(jax.jit(run), platforms=[platform])
+        text = exported(params, examples, indices).mlir_module()
+        return {name: text.count(f"stablehlo.{name}") for name in ("convolution", *POOLS)}
+
+    none = dict.fromkeys(("convolution", *POOLS), 0)
+    assert operations("cuda", indices) == operations("cpu", indices) == none
+    grouped = operations("tpu", indices)
+    assert grouped["convolution"] >= 2 and grouped["select_and_scatter"] == 1

@@ -1,4 +1,6 @@
-"""`loop_friendly(fun)`: the same function without what XLA on CPUs is slow at."""
+"""`loop_friendly(fun)`: the same function without what XLA is slow at, on CPUs, and on GPUs where
+models are side by side.
+"""
 
 import functools
 from collections.abc import Callable
@@ -8,7 +10,9 @@ from fljax_kernels import _platforms
 from fljax_kernels.loops import rewrite
 
 
-def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Callable[..., Any]:
+def loop_friendly(
+    fun: Callable[..., Any], *, inside_loop: bool = False, side_by_side: bool = False
+) -> Callable[..., Any]:
     """The same function, with pools, split sums and the convolutions inside its loops in the form
     that is fast on CPUs.
 
@@ -23,10 +27,17 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
 
         train = loop_friendly(lambda params, batches: jax.lax.scan(sgd_step, params, batches))
 
-    For a platform other than the CPU, whose native operations are the faster ones everywhere,
-    nothing is changed: that is decided where the program is lowered. A function without any of
-    these costs a copy of its outermost equations while it is traced. Patches cost memory: a k x k
-    layer holds k * k times its input.
+    A GPU has another weakness. A convolution that `vmap` gives a kernel for each model is one
+    convolution in as many groups as models, and cuDNN computes the gradient of its kernels group by
+    group, a launch for each. With side_by_side=True convolutions and pools are rewritten for GPUs
+    too, and models side by side meet in products:
+
+        step = jax.vmap(jax.grad(loop_friendly(loss, side_by_side=True)), (0, 0))
+
+    For any other platform nothing is changed: that is decided where the program is lowered. A
+    function without any of these costs a copy of its outermost equations while it is traced.
+    Patches cost memory: a k x k layer holds k * k times its input, or k times where outputs are
+    shifted.
 
     Args:
       fun: any JAX function. Array arguments are traced; Python scalars, strings and other leaves
@@ -36,6 +47,7 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
         are padded, and everything inside other containers (`shard_map`, Pallas).
       inside_loop: whether `fun` itself is the body of a loop, or a part of one: everything in it is
         rewritten. Gradients of such a function contain no convolution either.
+      side_by_side: whether `fun` will be mapped over its weights. It says nothing of CPUs.
 
     Returns:
       A function of the same arguments and results, which works under `jit`, `vmap`, `grad`, `scan`.
@@ -45,20 +57,22 @@ def loop_friendly(fun: Callable[..., Any], *, inside_loop: bool = False) -> Call
     go to another element of it.
     """
     if isinstance(fun, LoopFriendly):  # once is enough
-        return LoopFriendly(fun.fun, inside_loop or fun.inside_loop)
-    return LoopFriendly(fun, inside_loop)
+        inside_loop, side_by_side = inside_loop or fun.inside_loop, side_by_side or fun.side_by_side
+        fun = fun.fun
+    return LoopFriendly(fun, inside_loop, side_by_side)
 
 
 class LoopFriendly:
     """`loop_friendly(fun)`, which knows what it was made of."""
 
-    def __init__(self, fun: Callable[..., Any], inside_loop: bool):
+    def __init__(self, fun: Callable[..., Any], inside_loop: bool, side_by_side: bool = False):
         functools.update_wrapper(self, fun)
-        self.fun, self.inside_loop = fun, inside_loop
-        self._rewritten = rewrite.rewritten(fun, inside_loop)
+        self.fun, self.inside_loop, self.side_by_side = fun, inside_loop, side_by_side
+        self._rewritten = rewrite.rewritten(fun, inside_loop, side_by_side)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        here = self._rewritten if "cpu" in _platforms.candidates() else self.fun
+        changed = {"cpu", "cuda"} if self.side_by_side else {"cpu"}
+        here = self._rewritten if changed & {*_platforms.candidates()} else self.fun
         return here(*args, **kwargs)
 
     def changes(self, jaxpr: Any) -> bool:

@@ -29,11 +29,14 @@ _CONTAINERS = {
 }
 _LOOPS = {"scan": ("jaxpr",), "while": ("cond_jaxpr", "body_jaxpr")}
 _CUSTOM = {"custom_jvp_call", "custom_vjp_call"}
+_GPUS = "cuda"
 
 
-def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
+def rewritten(
+    fun: Callable[..., Any], active: bool, side_by_side: bool = False
+) -> Callable[..., Any]:
     """`fun`, traced at each call and evaluated by the rewritten program; `active`: it is a loop's
-    body already.
+    body already; `side_by_side`: it is mapped over its weights, and has a form for GPUs.
     """
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -55,11 +58,17 @@ def rewritten(fun: Callable[..., Any], active: bool) -> Callable[..., Any]:
         def for_cpus(*arrays: Any) -> list[Any]:
             return _evaluate(closed.jaxpr, closed.consts, arrays, active)
 
+        def for_gpus(*arrays: Any) -> list[Any]:
+            return _evaluate(closed.jaxpr, closed.consts, arrays, True)
+
         def as_it_is(*arrays: Any) -> list[Any]:
             return core.jaxpr_as_fun(closed)(*arrays)
 
-        default = as_it_is if holds_target(closed, active) else for_cpus
-        outputs = _platforms.choose(*arrays, cpu=for_cpus, default=default)
+        default = as_it_is if holds_target(closed, active, "cpu") else for_cpus
+        forms = {"cpu": for_cpus}
+        if side_by_side and holds_target(closed, True, _GPUS):
+            forms[_GPUS] = for_gpus
+        outputs = _platforms.choose(*arrays, default=default, **forms)
         return jax.tree.unflatten(jax.tree.structure(out_shape), outputs)
 
     return call
@@ -93,7 +102,7 @@ def _variables(*atoms: Sequence[Any]) -> set[Any]:
 
 def _apply(equation: Any, args: list[Any], active: bool) -> list[Any]:
     name, params = equation.primitive.name, equation.params
-    if _is_target(equation, active):
+    if _is_target(equation, active, _here()):
         return [_rewrite(equation, args, active)]
     if _platforms.is_choice(equation):
         branch = _platforms.branch_of(equation)
@@ -115,8 +124,15 @@ def _bind(equation: Any, args: Sequence[Any], params: dict[str, Any]) -> list[An
     return list(outputs) if equation.primitive.multiple_results else [outputs]
 
 
-def _is_target(equation: Any, active: bool) -> bool:
-    """Convolutions inside loops, pools and sums everywhere: they are slow outside too."""
+def _here() -> str:
+    """The platform that what is rewritten now is for."""
+    return _GPUS if _platforms.candidates() == (_GPUS,) else "cpu"
+
+
+def _is_target(equation: Any, active: bool, platform: str) -> bool:
+    """Convolutions inside loops, pools and sums everywhere: they are slow outside too. A GPU's sums
+    are not.
+    """
     name, params = equation.primitive.name, equation.params
     avals = [atom.aval for atom in equation.invars]
     if name == "conv_general_dilated":
@@ -126,7 +142,7 @@ def _is_target(equation: Any, active: bool) -> bool:
     if name == "select_and_scatter_add":
         return params["select_prim"] is primitives.ge_p and pooling.tiles(avals[1], params)
     if name == "reduce_sum":
-        return sums.apart(avals[0], params)
+        return platform == "cpu" and sums.apart(avals[0], params)
     return False
 
 
@@ -145,13 +161,18 @@ def _open(jaxpr: Any) -> Any:
     return jaxpr.jaxpr if hasattr(jaxpr, "jaxpr") else jaxpr
 
 
-def holds_target(jaxpr: Any, active: bool) -> bool:
-    """Whether something in it is rewritten. active: it is the body of a loop."""
+def holds_target(jaxpr: Any, active: bool, platform: str | None = None) -> bool:
+    """Whether something in it is rewritten for a platform, None for that of what is rewritten now.
+    active: it is the body of a loop.
+    """
+    platform = platform or _here()
     for equation in _open(jaxpr).eqns:
         inside = active or equation.primitive.name in _LOOPS
-        branch = _platforms.branch_of(equation, "cpu")
+        branch = _platforms.branch_of(equation, platform)
         held = core.jaxprs_in_params(equation.params) if branch is None else [branch]
-        if _is_target(equation, active) or any(holds_target(inner, inside) for inner in held):
+        if _is_target(equation, active, platform):
+            return True
+        if any(holds_target(inner, inside, platform) for inner in held):
             return True
     return False
 
