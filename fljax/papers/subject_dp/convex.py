@@ -2,12 +2,13 @@
 its training loss, beside the bound.
 
 Logistic regression: its loss is 1-Lipschitz where records lie in the unit ball, its weights stay in
-a ball of diameter M around 0, from which steps start, and what counts is the average iterate. Steps
-are plain gradients of batches with the noise of one silo's step; no gradient is clipped, since none
-is longer than the clip norm, which is 1.
+a ball of diameter M around 0, from which steps start, and what counts is the average iterate. Each
+method draws items, weighs and noises their gradients as one silo's step does; no gradient is
+clipped, since none is longer than the clip norm, which is 1.
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,18 +25,29 @@ from fljax.schemes.silos import higradavg, local_item_dp, user_ldp
 STEPS = (25, 100, 400)
 SUBJECTS, ITEMS, SAMPLED, SIZE = 400, 4, 0.05, 20
 DIAMETER, EPSILON, DELTA = 4.0, 4.0, 1e-4
+ITEMS_DRAWN = SUBJECTS * ITEMS * SAMPLED  # in the mean
 _SOLVED = 4000  # steps without noise
 
 
 class Method(NamedTuple):
-    """config: of one silo. event: of a step, for a subject. over: how many clip norms a noise
-    multiplier of 1 is. divisor: of a batch's sum.
+    """config: of one silo. event: of a step, for a subject. weights: of items' gradients in a step,
+    `[subjects, items]`, by which of them are drawn. over: how many clip norms a noise multiplier of
+    1 is. divisor: of the noise; that of a sum, which is a public number.
     """
 
     config: Any
     event: Callable[[Any], events.PrivacyEvent]
+    weights: Callable[[jax.Array], jax.Array]
     over: float
     divisor: float
+
+    @property
+    def lipschitz(self) -> float:
+        """Root of what a direction's squared length is at most, in the mean over batches: a sum of
+        n parts, each no longer than 1, over their expected number has at most n^2 over its square,
+        1 + 1 / divisor in the mean; a batch's mean is no longer than 1.
+        """
+        return 1.0 if self.divisor == 1 else math.sqrt(1 + 1 / self.divisor)
 
 
 def methods() -> dict[str, Method]:
@@ -47,17 +59,33 @@ def methods() -> dict[str, Method]:
         "l2_clip_norm": 1.0,
     }
     caps = silo | {"max_items_per_subject": ITEMS}
-    subjects = SUBJECTS * -math.expm1(ITEMS * math.log1p(-SAMPLED))
+    items, subjects = ITEMS_DRAWN, SUBJECTS * -math.expm1(ITEMS * math.log1p(-SAMPLED))
 
     def items_of_a_subject(config: Any) -> events.PrivacyEvent:
         return local_item_dp.subject_event(config, max_items_per_subject=ITEMS, silos_per_subject=1)
 
     return {
         "LocalItemDP": Method(
-            local_item_dp.Config(**silo), items_of_a_subject, 1.0, SUBJECTS * ITEMS * SAMPLED
+            local_item_dp.Config(**silo),
+            items_of_a_subject,
+            lambda drawn: drawn / items,
+            1.0,
+            items,
         ),
-        "HiGradAvg": Method(higradavg.Config(**caps), higradavg.event, 1.0, subjects),
-        "UserLDP": Method(user_ldp.Config(**caps), user_ldp.event, 2.0, 1.0),
+        "HiGradAvg": Method(
+            higradavg.Config(**caps),
+            higradavg.event,
+            lambda drawn: drawn / jnp.maximum(1, drawn.sum(1, keepdims=True)) / subjects,
+            1.0,
+            subjects,
+        ),
+        "UserLDP": Method(
+            user_ldp.Config(**caps),
+            user_ldp.event,
+            lambda drawn: drawn / jnp.maximum(1, drawn.sum()),
+            2.0,
+            1.0,
+        ),
     }
 
 
@@ -80,21 +108,22 @@ def measured(settings: Any) -> dict[str, Any]:
     problems = [_problem(seed) for seed in settings.each_seed]
     least = [float(_solve(*problem)) for problem in problems]
     for name, method in methods().items():
+        train = jax.jit(functools.partial(_train, method.weights))
         for num_steps in STEPS:
-            noise = stddev(method, num_steps)
-            rate = DIAMETER / math.sqrt(num_steps * (1 + SIZE * noise**2))  # of the least bound
+            noise, longest = stddev(method, num_steps), method.lipschitz
+            rate = DIAMETER / math.sqrt(num_steps * (longest**2 + SIZE * noise**2))  # least bound
             excess = [
-                float(_train(*problem, num_steps, rate, noise, jax.random.key(seed))) - best
+                float(train(*problem, num_steps, rate, noise, jax.random.key(seed))) - best
                 for seed, problem, best in zip(settings.each_seed, problems, least, strict=True)
             ]
             bound = utility.excess_empirical(
                 diameter=DIAMETER,
-                lipschitz=1.0,
+                lipschitz=longest,
                 learning_rate=rate,
                 num_steps=num_steps,
                 num_params=SIZE,
                 noise_stddev=noise,
-                l2_clip_norm=1.0,
+                l2_clip_norm=longest,  # of a sum: no item of it is clipped
             )
             row = {"method": name, "steps": num_steps, "stddev": noise, "rate": rate}
             rows.append(row | {"bound": bound, "excess": excess})
@@ -112,8 +141,9 @@ def _problem(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x.astype(np.float32), y.astype(np.float32)
 
 
-def _loss(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
-    return jnp.mean(jax.nn.softplus(-y * jnp.matmul(x, weights)))
+def _losses(weights: jax.Array, x: jax.Array, y: jax.Array) -> jax.Array:
+    """Of each record, `[N]`."""
+    return jax.nn.softplus(-y * jnp.matmul(x, weights))
 
 
 def _inside(weights: jax.Array) -> jax.Array:
@@ -124,31 +154,31 @@ def _inside(weights: jax.Array) -> jax.Array:
 @jax.jit
 def _solve(x: jax.Array, y: jax.Array) -> jax.Array:
     """The least loss in the ball, by steps of 1, below 2 / smoothness."""
-    step = lambda _, w: _inside(w - jax.grad(_loss)(w, x, y))
-    return _loss(jax.lax.fori_loop(0, _SOLVED, step, jnp.zeros(SIZE)), x, y)
+    zero = jnp.zeros(SIZE)
+    loss = lambda w: jnp.mean(_losses(w, x, y))
+    return loss(jax.lax.fori_loop(0, _SOLVED, lambda _, w: _inside(w - jax.grad(loss)(w)), zero))
 
 
-def _train(x: Any, y: Any, num_steps: int, rate: float, noise: float, key: jax.Array) -> jax.Array:
-    """The loss of the average iterate: batches of as many records as a Poisson sample has in the
-    mean, so that no gradient of a batch is longer than 1.
-    """
-    return _trained(jnp.asarray(x), jnp.asarray(y), num_steps, jnp.float32(rate), noise, key)
-
-
-@jax.jit
-def _trained(
-    x: jax.Array, y: jax.Array, num_steps: Any, rate: Any, noise: Any, key: jax.Array
+def _train(
+    weigh: Callable[[jax.Array], jax.Array],
+    x: jax.Array,
+    y: jax.Array,
+    num_steps: Any,
+    rate: Any,
+    noise: Any,
+    key: jax.Array,
 ) -> jax.Array:
-    batch = round(SUBJECTS * ITEMS * SAMPLED)
+    """The loss of the average iterate."""
 
     def step(index: jax.Array, carry: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         weights, total = carry
         rows_key, noise_key = jax.random.split(jax.random.fold_in(key, index))
-        rows = jax.random.randint(rows_key, (batch,), 0, len(y))
-        away = jax.grad(_loss)(weights, x[rows], y[rows])
+        drawn = jax.random.bernoulli(rows_key, SAMPLED, (SUBJECTS, ITEMS))
+        share = weigh(drawn.astype(jnp.float32)).reshape(-1)
+        away = jax.grad(lambda w: jnp.sum(share * _losses(w, x, y)))(weights)
         away = away + noise * jax.random.normal(noise_key, (SIZE,))
         return _inside(weights - rate * away), total + weights
 
     zero = jnp.zeros(SIZE)
     _, total = jax.lax.fori_loop(0, num_steps, step, (zero, zero))
-    return _loss(total / jnp.asarray(num_steps, jnp.float32), x, y)
+    return jnp.mean(_losses(total / jnp.asarray(num_steps, jnp.float32), x, y))

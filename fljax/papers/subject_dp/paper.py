@@ -418,7 +418,7 @@ def _show_utility(settings: Settings, found: Found) -> list[Table | Picture]:
             *((row["steps"], row["bound"], np.mean(row["excess"])) for row in of), strict=True
         )
         axes.plot(steps, bounds, f"C{place}--", label=f"{name}, bound")
-        axes.plot(steps, excess, f"C{place}o-", label=f"noise of {name}, measured")
+        axes.plot(steps, excess, f"C{place}o-", label=f"{name}, measured")
     axes.set(xscale="log", yscale="log", xlabel="steps", ylabel="excess training loss")
     axes.legend(fontsize=7)
     body = [
