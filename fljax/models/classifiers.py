@@ -184,6 +184,7 @@ _OPTIONS: dict[str, set[str]] = {
     "leaf_cnn": {"implementation"},
     "lstm": {"embedding", "cells", "hidden"},
     "token_lstm": {"embedding", "cells", "hidden"},
+    "resnet20": {"blocks"},
 }
 NAMES = tuple(_CLASSES)
 _registry: _plugins.Registry[Callable[..., Any]] = _plugins.Registry(
@@ -300,7 +301,7 @@ def create(
       **options: `hidden`: widths of the dense layers (mlp, cnn, lstm). `channels`: widths of the
         convolutions, `kernel_size` (cnn); `implementation`: "native" or "matmul", by default what
         the backend wants (cnns). `embedding`, `cells`: widths of the embedding and of the LSTM
-        layers (lstm).
+        layers (lstm). `blocks`: of each of three stages (resnet20, where 3 make 20 layers, 9 56).
 
     Returns:
       `Functional(params, apply)`; `apply(params, x)` gives the float32 logits `[num_classes]` of

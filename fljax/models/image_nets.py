@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from fljax import _validate
+
 _GROUPS = 8
 _SIZE = 32
 
@@ -103,7 +105,7 @@ class ResNet(nnx.Module):
     blocks in each.
 
     `blocks=1, widths=(64, 128, 256, 512)` is ResNet10 (4,903,242 parameters on three channels with
-    10 classes); `blocks=3, widths=(16, 32, 64)` is ResNet20.
+    10 classes); `blocks=3, widths=(16, 32, 64)` is ResNet20, with `blocks=9` ResNet56.
     """
 
     def __init__(
@@ -115,6 +117,7 @@ class ResNet(nnx.Module):
         blocks: int,
         widths: Sequence[int],
     ) -> None:
+        _validate.positive_int(blocks=blocks)
         self.stem = _conv(_image(example_shape)[2], widths[0], bias=False, rngs=rngs)
         self.norm = _norm(widths[0], rngs=rngs)
         stages, width = [], widths[0]

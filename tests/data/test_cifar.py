@@ -1,4 +1,4 @@
-"""CIFAR-10's binary files: what is written comes back, and a bad file is named."""
+"""Binary files of CIFAR-10 and CIFAR-100: what is written comes back, and a bad file is named."""
 
 import numpy as np
 import pytest
@@ -63,3 +63,20 @@ def test_a_missing_file_is_named(folder):
     (folder / "test_batch.bin").unlink()
     with pytest.raises(ValueError, match=r"got no test_batch\.bin"):
         cifar.load(folder)
+
+
+def test_of_the_two_labels_of_cifar_100_the_finer_is_taken(tmp_path):
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (2, 32, 32, 3), dtype=np.uint8)
+    for name, fine in (("train.bin", (99, 7)), ("test.bin", (0, 41))):
+        rows = [encode(images[k : k + 1], [fine[k]]) for k in range(2)]
+        (tmp_path / name).write_bytes(b"".join(b"\x13" + row for row in rows))
+    found = cifar.load_100(tmp_path)
+    assert found.num_classes == 100 and found.train["y"].tolist() == [99, 7]
+    np.testing.assert_array_equal(found.test["x"], images / np.float32(255))
+    (tmp_path / "test.bin").write_bytes(b"\x13" + encode(images[:1], [100]))
+    with pytest.raises(ValueError, match="behind a label below 100, got 100 in record 0"):
+        cifar.load_100(tmp_path)
+    (tmp_path / "test.bin").unlink()
+    with pytest.raises(ValueError, match=r"train\.bin, test\.bin, got no test\.bin"):
+        cifar.load_100(tmp_path)

@@ -173,6 +173,7 @@ def test_no_two_layers_start_alike(key):
         ({"name": "cnn", "example_shape": (64,)}, r"example_shape=\(64,\)"),
         ({"name": "cnn", "kernel_size": 0}, "kernel_size=0"),
         ({"name": "cnn", "implementation": "fft"}, "implementation='fft'"),
+        ({"name": "resnet20", "example_shape": (8, 8, 1), "blocks": 0}, "blocks=0"),
         ({"key": 3}, "typed PRNG key"),
     ],
     ids=lambda value: str(value)[:40],
@@ -248,11 +249,16 @@ def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_e
         ("resnet20", 272_474),
         ("alexnet", 35_855_178),
         ("vgg16", 134_301_514),
+        ("resnet20, blocks=9", 855_770),  # ResNet56
     ],
 )
 def test_networks_for_images_have_the_published_number_of_parameters(name, expected):
+    name, *blocks = name.split(", blocks=")
+    given = {"example_shape": (32, 32, 3), "num_classes": 10}
+    given |= {"blocks": int(blocks[0])} if blocks else {}
+
     def build(key):
-        return models.create(name, example_shape=(32, 32, 3), num_classes=10, key=key).params
+        return models.create(name, key=key, **given).params
 
     assert (
         sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(build, jax.random.key(0))))

@@ -155,3 +155,18 @@ def test_pile_recovers_fedavgs_model():
         for name in (training.FEDAVG, training.PILE)
     )
     np.testing.assert_allclose(one, two, atol=2 / 359)  # two answers, by rounding in float32
+
+
+def test_a_hundred_classes_are_pairs_of_digits_and_at_full_size_resnet56():
+    found = training.pairs_of_digits()
+    digits = training.task("CIFAR", "demo", None).data
+    for part, of in ((found.train, digits.train), (found.test, digits.test)):
+        known = {image.tobytes(): label for image, label in zip(of["x"], of["y"], strict=True)}
+        for image, label in zip(part["x"][:50], part["y"][:50], strict=True):
+            halves = [known[np.ascontiguousarray(image[:, k : k + 8]).tobytes()] for k in (0, 8)]
+            assert label == 10 * halves[0] + halves[1]
+    task = training.task("CIFAR100", "full", None)
+    assert (task.model, task.options, task.data.num_classes) == ("resnet20", {"blocks": 9}, 100)
+    full = {piece.name for piece in items._hundred(records.Settings(scale="full", seeds=2))}
+    assert full > {"ours, sound, epsilon 3, K 100", "reconstruction, seed 1", "membership, seed 0"}
+    assert len(items._hundred(records.Settings())) == 6

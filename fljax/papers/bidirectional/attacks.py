@@ -294,10 +294,10 @@ def membership(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
     of `reconstruction`, as sent and corrected, says what the true one does.
     """
     task = training.task(shape, settings.scale, settings.data)
-    size = 200 if shape == "CIFAR" else 100
+    size = 100 if shape == "breast cancer" else 200
     steps: dict[str, Any] = {"num_steps": 4000, "learning_rate": 0.2}
     wide: dict[str, Any] = {"hidden": (64, 64)}
-    if shape != "CIFAR":
+    if shape == "breast cancer":
         steps["num_steps"] = 20_000
     if task.plain:
         steps, wide = {"num_steps": 200, "learning_rate": 0.01, "momentum": 0.9}, {}

@@ -27,6 +27,7 @@ import numpy as np
 from fljax import accounting, data, models, schemes
 from fljax.accounting import gaussian
 from fljax.accounting.shared_noise import printed
+from fljax.data import dataset as datasets
 from fljax.data.sources import cifar, images
 from fljax.papers.paper import Settings
 
@@ -81,23 +82,42 @@ class Task(NamedTuple):
 
 @functools.lru_cache(maxsize=2)
 def task(shape: str, scale: str, folder: str | None) -> Task:
-    """CIFAR-10 in FOLDER/cifar10, images of tissue in FOLDER/breast; or digits, and the
-    breast-cancer table of the same classes.
+    """CIFAR-10 in FOLDER/cifar10, CIFAR-100 in FOLDER/cifar100, images of tissue in FOLDER/breast;
+    or digits, two of them side by side, and the breast-cancer table of the same classes.
     """
     images_given = folder is not None
     if folder is not None and shape == "CIFAR":
         found = cifar.load(pathlib.Path(folder) / "cifar10")
+    elif folder is not None and shape == "CIFAR100":
+        found = cifar.load_100(pathlib.Path(folder) / "cifar100")
     elif folder is not None:
         found = images.load(str(pathlib.Path(folder) / "breast"))
+    elif shape == "CIFAR100":
+        found = pairs_of_digits()
     else:
         found = data.load("digits" if shape == "CIFAR" else "breast_cancer")
-    if scale == "full" and (images_given or shape == "CIFAR"):
+    if scale == "full" and (images_given or shape != "breast cancer"):
         steps = {"server_learning_rate": 0.05, "server_momentum": 0.9}
         rounds = 4000 if images_given else 100
-        return Task(found, "resnet20", {}, rounds, steps, True)
-    hidden = (32,) if shape == "CIFAR" else (16,)
+        deep = {"blocks": 9} if shape == "CIFAR100" else {}  # ResNet56
+        return Task(found, "resnet20", deep, rounds, steps, True)
+    hidden = {"CIFAR": (32,), "CIFAR100": (64,)}.get(shape, (16,))
     steps = {"server_learning_rate": 0.5, "server_momentum": 0.5}
     return Task(found, "mlp", {"hidden": hidden}, 60, steps, False)
+
+
+def pairs_of_digits() -> data.Dataset:
+    """As many pairs of digits as there are digits, side by side, drawn within the held-out ones and
+    within the others: images `[8, 16, 1]` of 100 classes.
+    """
+    digits, rng = data.load("digits"), datasets.fixed_rng()
+
+    def paired(part: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+        left, right = rng.integers(len(part["y"]), size=(2, len(part["y"])))
+        x = np.concatenate([part["x"][left], part["x"][right]], axis=2)
+        return {"x": x, "y": 10 * part["y"][left] + part["y"][right]}
+
+    return data.Dataset(paired(digits.train), paired(digits.test), 100, "pairs of digits")
 
 
 def start(task: Task, key: jax.Array, **options: Any) -> models.Functional:
