@@ -132,7 +132,8 @@ class Paper(NamedTuple):
     """A paper: title and source, what it shows, what it concludes.
 
     memory_gb: of a scale. by_seed: names under which pieces keep values by seed: lists there, and
-    below, have one entry a seed.
+    below, have one entry a seed. stand_ins: of a scale, a sentence that says what is in the place
+    of the paper's data and networks where no data folder is given.
     """
 
     title: str
@@ -141,6 +142,7 @@ class Paper(NamedTuple):
     conclusions: Sequence[Conclusion]
     memory_gb: Mapping[str, float] = {"demo": 2.0, "full": 2.0}
     by_seed: frozenset[str] = frozenset()
+    stand_ins: Mapping[str, str] = {}
 
 
 def half_width(values: np.ndarray, confidence: float = 0.95) -> float:

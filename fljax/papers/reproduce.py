@@ -242,7 +242,10 @@ def _write(
     }
     record_folder.write_atomically(folder / RESULTS, _json(what))
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
-    sub = f"{paper.source}. Scale {settings.scale}, {seeds}. Written by fljax."
+    on = f"Data of {settings.data}." if settings.data else paper.stand_ins.get(settings.scale, "")
+    sub = " ".join(
+        f"{paper.source}. Scale {settings.scale}, {seeds}. {on} Written by fljax.".split()
+    )
     page = folder / PAGE
     record_folder.write_atomically(page, run_page.page(paper.title, sub, "".join(parts)))
     return page
@@ -252,7 +255,7 @@ def _item(folder: pathlib.Path, item: Item, shown: Sequence[Table | Picture], wh
     """A section of the page; its pictures are written beside it, as SVG and PNG."""
     body = ""
     for number, one in enumerate(shown, 1):
-        body += f"<h3>{html.escape(one.title)}</h3>"
+        body += f"<h3>{html.escape(one.title)}</h3>" if one.title else ""
         if isinstance(one, Table):
             body += _rows(one.head, one.rows)
         else:
@@ -268,4 +271,4 @@ def _rows(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     body = "".join(
         "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
     )
-    return f'<table class="numbers">{run_page.head(*head)}{body}</table>'
+    return f'<table class="numbers words">{run_page.head(*head)}{body}</table>'

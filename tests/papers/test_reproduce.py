@@ -2,6 +2,7 @@
 and each verdict of the committed demo is pinned.
 """
 
+import html
 import json
 
 import numpy as np
@@ -396,6 +397,20 @@ def test_an_item_asks_for_the_pieces_of_the_committed_demo_and_shows_what_they_f
                 assert all(isinstance(cell, str) for row in one.rows for cell in row), one.title
             else:
                 assert any(axes.has_data() for axes in one.figure.axes), one.title
+
+
+@pytest.mark.parametrize("name", reproduce.NAMES)
+def test_a_page_says_what_stands_in_for_the_papers_data(name, tmp_path):
+    paper = reproduce.get(name)
+    assert set(paper.stand_ins) == {"demo", "full"}
+    for scale, sentence in paper.stand_ins.items():
+        folder = tmp_path / scale
+        folder.mkdir()
+        page = reproduce._write(folder, paper, records.Settings(scale=scale), {}, ())
+        assert html.escape(sentence) in page.read_text() and sentence.endswith(".")
+    settings = records.Settings(data=str(tmp_path))
+    text = reproduce._write(folder, paper, settings, {}, ()).read_text()
+    assert f"Data of {tmp_path}." in text and html.escape(paper.stand_ins["demo"]) not in text
 
 
 @pytest.mark.parametrize("name", reproduce.NAMES)

@@ -77,7 +77,7 @@ def _load(
             raise ValueError(
                 f"Expected {folder} to hold {', '.join((*train, *test))}, got no {name}."
             )
-    parts = [_part(folder, names, num_classes) for names in (train, test)]
+    parts = (_part(folder, train, num_classes), _part(folder, test, num_classes))
     return Dataset(*parts, num_classes, folder.name)
 
 

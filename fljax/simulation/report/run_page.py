@@ -60,6 +60,7 @@ summary { color: var(--soft); font-size: 14px; cursor: pointer; }
   grid-template-columns: repeat(auto-fit, minmax(min(300px, 100%), 1fr)); }
 h3 { font-size: 14px; margin: 8px 0 4px; color: var(--soft); }
 td, blockquote, li, code { overflow-wrap: anywhere; }
+.words td { overflow-wrap: break-word; }
 @media (max-width: 520px) {
   main { padding: 16px 12px 32px; } section { padding: 12px 10px; }
   .cards { grid-template-columns: 1fr 1fr; }
