@@ -32,12 +32,10 @@ reads the same.
 """
 
 import argparse
-import dataclasses
 import gc
 import itertools
 import json
 import math
-import os
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -46,23 +44,17 @@ from typing import Any
 import numpy as np
 
 from bench import _harness, _tables
+from fljax.papers import one_client
 from fljax.papers.lightdp import timing
 from fljax.upload import secure_sum
-from fljax.upload.secure_sum import (
-    big_numbers,
-    curve,
-    inner_product,
-    joint_paillier,
-    paillier,
-    protocol,
-)
+from fljax.upload.secure_sum import paillier, protocol
 
 BITS = 24
 SIZES = (10**4, 10**5, 10**6)
 CLIENTS = (10, 50, 200)
 DROPOUTS = (0.0, 0.1, 0.3)
 NAMES = (*secure_sum.FAST, "lightdp")
-KEYED = ("paillier", "joint_paillier", "inner_product")
+KEYED = one_client.NAMES
 OTHERS = (
     ("secagg_plus", 100, 10**6, 0.1),
     ("ckks", 100, 10**6, 0.1),
@@ -131,7 +123,9 @@ def row(name: str, num_clients: int, size: int, dropped: float) -> dict[str, Any
     integers = rng.integers(-agreed.most, agreed.most + 1, shape, np.int32)
     words = protocol.as_words(agreed, integers)
     start = time.process_time()
-    made = _with_blinds(secure_sum.simulated(name, agreed))
+    made = secure_sum.simulated(name, agreed)
+    if isinstance(made, paillier.Paillier):
+        made.blinds  # noqa: B018  the table of a key's blinds is made with the key, once
     set_up = time.process_time() - start
     gone = round(dropped * num_clients)
     begin = time.perf_counter()
@@ -159,39 +153,6 @@ def row(name: str, num_clients: int, size: int, dropped: float) -> dict[str, Any
     }
 
 
-def alike(name: str, agreed: protocol.Terms) -> Any:
-    """A protocol in which all clients' messages may be one client's: they have one key, or the
-    same share of it, as long as another's.
-    """
-    num = agreed.num_clients
-    if name == "inner_product":
-        return inner_product.InnerProduct(
-            terms=agreed, secrets=dict.fromkeys(range(num), bytes(32))
-        )
-    if name == "paillier":
-        # Of a threshold of one, so that all shares are the same, and the terms' threshold for them.
-        key = paillier.new_key(num, 1)
-        key = key._replace(threshold=agreed.least, colluders=agreed.least - 1)
-        return _with_blinds(paillier.Paillier(terms=agreed, key=key))
-    # A multiple of phi(n) as long as a share of a key that all make.
-    p, q = (big_numbers.safe_prime(paillier.MODULUS_BITS // 2, os.urandom) for _ in range(2))
-    making = joint_paillier.Making(num, agreed.max_colluders, paillier.MODULUS_BITS)
-    party = joint_paillier.Party(making, 1, os.urandom)
-    party.settle(p * q, [party.key_shares(p * q)[-1]] * num)
-    phi = (p - 1) * (q - 1)
-    share = phi * (party.share // phi)
-    shares, least = dict.fromkeys(range(num), share), 2 * agreed.max_colluders + 1
-    key = paillier.Key(p * q, shares, least, agreed.max_colluders, share % (p * q))
-    return _with_blinds(paillier.Paillier(terms=agreed, key=key))
-
-
-def _with_blinds(made: Any) -> Any:
-    """The table of a key's blinds is made with the key, once."""
-    if isinstance(made, paillier.Paillier):
-        made.blinds  # noqa: B018
-    return made
-
-
 def keyed(
     name: str, num_clients: int, size: int, shares: Sequence[float]
 ) -> Iterator[dict[str, Any]]:
@@ -200,33 +161,21 @@ def keyed(
     rng = np.random.default_rng(0)
     integers = rng.integers(-agreed.most, agreed.most + 1, size, np.int32)
     start = time.process_time()
-    made = alike(name, agreed)
+    made = one_client.alike(name, agreed)
     set_up = time.process_time() - start
-    client = made.client(0, protocol.as_words(agreed, integers), 0)
-    spent, sent = _timed(client.send, "encrypted", b"")
-    seconds = {"encrypted": spent}
-    if name != "inner_product":
-        # What it decrypts is its own ciphertexts: their products take as long.
-        seconds["decrypt"], share = _timed(client.send, "decrypt", sent)
+    sent = one_client.sent(made, protocol.as_words(agreed, integers))
     for dropped in shares:
         num = num_clients - round(dropped * num_clients)
         there = sorted(int(i) for i in rng.choice(num_clients, num, replace=False))
-        curve.baby_steps.cache_clear()  # a server's own, in each round here
-        server = dataclasses.replace(made).server(0)
-        spent, _ = _timed(server.collect, "encrypted", dict.fromkeys(there, sent))
-        costs = [_cost("encrypted", num, seconds, spent, sent, b"")]
-        if name != "inner_product":
-            part = _powers(made, share, num)
-            decrypting, _ = _timed(server.collect, "decrypt", dict.fromkeys(there, part))
-            costs.append(_cost("decrypt", num, seconds, decrypting, share, sent))
+        costs, total = one_client.served(made, sent, there)
         plain = protocol.as_words(agreed, num * integers.astype(np.int64))
-        if not np.array_equal(server.total(), plain):
+        if not np.array_equal(total, plain):
             raise AssertionError(f"{name}: another sum than the plain one")
         case = {"protocol": name, "clients": num_clients, "size": size, "dropout": dropped}
         yield case | {
             "alone": True,
             "set_up_s": None if name == "joint_paillier" else set_up,
-            "client_ms": 1e3 * sum(seconds.values()),
+            "client_ms": 1e3 * sum(sent.seconds.values()),
             "server_s": sum(c.server_seconds for c in costs),
             "round_s": None,
             "wall_s": None,
@@ -234,27 +183,6 @@ def keyed(
             "down_kb": sum(c.bytes_down for c in costs) / num_clients / 1e3,
             "steps": [cost._asdict() for cost in costs],
         }
-
-
-def _timed(work: Any, *arguments: Any) -> tuple[float, Any]:
-    start = time.process_time()
-    found = work(*arguments)
-    return time.process_time() - start, found
-
-
-def _cost(
-    step: str, num: int, seconds: Mapping[str, float], server: float, sent: bytes, received: bytes
-) -> protocol.StepCost:
-    return protocol.StepCost(
-        step, num, num * seconds[step], server, num * len(sent), num * len(received)
-    )
-
-
-def _powers(made: Any, share: bytes, num: int) -> bytes:
-    """What a client would tell of the product of `num` ciphertexts, from what it told of one."""
-    elements = made.elements(share, made.partial)
-    powers = big_numbers.library().powmod_base_list(elements, num, made.partial)
-    return paillier.as_bytes(powers, made.partial)
 
 
 def in_all_names(made: protocol.SecureSumProtocol, words: np.ndarray, there: int) -> Any:

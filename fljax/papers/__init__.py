@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fljax.papers import channel as channel
     from fljax.papers import errata as errata
     from fljax.papers import lightdp as lightdp
+    from fljax.papers import one_client as one_client
     from fljax.papers import paper as paper
     from fljax.papers import reproduce as reproduce
     from fljax.papers import subject_dp as subject_dp

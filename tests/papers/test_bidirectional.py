@@ -11,6 +11,7 @@ import pytest
 
 from fljax import accounting
 from fljax.accounting import gaussian
+from fljax.papers import one_client
 from fljax.papers import paper as records
 from fljax.papers.bidirectional import attacks, items, timing, training
 
@@ -101,17 +102,31 @@ def test_the_demo_counts_the_numbers_that_its_network_has():
 
 @pytest.mark.slow(reason="runs protocols with long numbers")
 @pytest.mark.parametrize("method", list(timing.PROTOCOLS))
-def test_seconds_of_a_sum_are_those_of_two_smaller_ones_that_came_out_right(method, monkeypatch):
-    monkeypatch.setattr(timing, "sizes", lambda settings: timing.Sizes((256, 128), 512))
+def test_seconds_of_a_sum_are_those_of_the_whole_network(method, monkeypatch):
+    monkeypatch.setattr(timing, "sizes", lambda settings: timing.Sizes((8,), 512))
     # A clock by which each reading is a second after the last: real seconds of small sums scatter.
     ticks = itertools.count()
     clock = types.SimpleNamespace(process_time=lambda: float(next(ticks)))
     monkeypatch.setattr(timing, "time", clock)
+    monkeypatch.setattr(one_client, "time", clock)
+    summed, served = [], one_client.served
+
+    def watched(*arguments):
+        summed.append(served(*arguments))
+        return summed[-1]
+
+    monkeypatch.setattr(one_client, "served", watched)
     timing.encrypted.cache_clear()
     found = timing.encrypted(records.Settings(), method, 3)
-    few = found["measured at"]
-    assert found["encrypt"] > 0 and found["decrypt"] > 0
-    assert few[0] < few[1] < timing.numbers(records.Settings())
+    ((_, total),) = summed
+    assert total.size == timing.numbers(records.Settings()) == 64 * 8 + 8 + 8 * 10 + 10
+    alone = method == "HybridAlpha"  # its server's one step is decryption
+    assert found == {
+        "encrypt": 1.0,
+        "aggregate": 0.0 if alone else 1.0,
+        "decrypt": 1.0 if alone else 2.0,
+        "keys": 1.0,
+    }
     timing.encrypted.cache_clear()
 
 

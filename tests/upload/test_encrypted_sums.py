@@ -169,6 +169,73 @@ def test_ciphertexts_of_two_inputs_are_alike_to_who_has_no_key():
     assert [set(words) for words in opened] == [{made.most}, {made.most + 5}]
 
 
+def test_a_server_without_the_key_sees_ciphertexts_of_two_inputs_alike():
+    made = terms(size=VIEW, bits=20, max_colluders=0)
+    run = ckks.Ckks(terms=made, secret=a_ckks_key())
+    views = []
+    for word in (0, 5):
+        sent = run.client(0, np.full(VIEW, word, np.uint32), 0).send("encrypted", b"")
+        views.append(np.frombuffer(sent, np.uint8)[-(2**16) :] >> 4)
+        # Control: with the key it is read.
+        (vector,) = ckks._read(run, run.secret, sent)
+        np.testing.assert_allclose(vector.decrypt(), word, atol=0.1)
+    counts = [np.bincount(view, minlength=16) for view in views]
+    assert np.abs(counts[0] - counts[1]).max() <= 5 * math.sqrt(2**17 * (1 / 16) * (15 / 16))
+
+
+@pytest.mark.parametrize("name", ["paillier", "joint_paillier"])
+def test_a_round_of_paillier_is_simulated_from_its_sum_and_the_colluders_shares(name):
+    made = terms(size=5)
+    run, words = simulated_of(name, made), words_of(made)
+    n, square, modulus = run.key.modulus, run.square, run.partial
+    colluders = range(run.key.threshold - 1)  # as many as learn nothing
+    # Whoever knows the sum encrypts it with blinds of its own ...
+    shifted = (words.astype(np.int64) << 44 >> 44) + made.most
+    data = shifted.sum(axis=0).astype("<u8").view(np.uint8).reshape(-1, 8)[:, : run.word].tobytes()
+    length = run.words * run.word
+    plain = [int.from_bytes(data[i : i + length], "little") for i in range(0, len(data), length)]
+    roots = [(12345 + i) ** 2 for i in range(len(plain))]
+    product = [(1 + m * n) * pow(r, n, square) % square for m, r in zip(plain, roots, strict=True)]
+
+    # ... knows of them what the secret key makes, and so what any client tells of them.
+    def told(number, plain, roots):
+        points = [0, *(i + 1 for i in colluders)]
+        weights = []
+        for a in points:
+            rest = [b for b in points if b != a]
+            top = run.factorial * math.prod(number + 1 - b for b in rest)
+            weights.append(top // math.prod(a - b for b in rest))
+        found = []
+        for c, m, r in zip(product, plain, roots, strict=True):
+            whole = r**2 if name == "paillier" else 1 + 2 * run.key.scale * m * n
+            powers = [pow(whole, weights[0], modulus)]
+            for i, weight in zip(colluders, weights[1:], strict=True):
+                powers.append(pow(c, 2 * weight * run.key.shares[i], modulus))
+            found.append(math.prod(powers) % modulus)
+        return paillier.as_bytes(found, modulus)
+
+    honest = [i for i in range(NUM) if i not in colluders]
+    clients = {i: run.client(i, np.zeros_like(words[i]), 0) for i in range(NUM)}
+    sent = {i: client.send("encrypted", b"") for i, client in clients.items()}
+    # Honest clients sent zeros; the last one's ciphertext is what makes the product.
+    others = zip(*(run.elements(sent[i], square) for i in range(NUM - 1)), strict=True)
+    last = [
+        c * pow(int(math.prod(column)), -1, int(square)) % square
+        for c, column in zip(product, others, strict=True)
+    ]
+    sent[NUM - 1] = paillier.as_bytes(last, square)
+    server = run.server(0)
+    received = server.collect("encrypted", sent)
+    assert run.elements(received[0], square) == product
+    real = {i: client.send("decrypt", received[i]) for i, client in clients.items()}
+    simulated = {i: told(i, plain, roots) for i in honest}
+    assert simulated == {i: real[i] for i in honest}
+    # Control: it is the sum that it follows from.
+    assert told(honest[0], [m + 1 for m in plain], [r + 1 for r in roots]) != real[honest[0]]
+    server.collect("decrypt", real | simulated)
+    np.testing.assert_array_equal(server.total(), expected(made, words))
+
+
 def test_logarithms_are_found_on_both_sides_by_any_steps():
     most = 2**14 - 1  # some five hundred giant steps of the fewest baby steps
     numbers = np.array([1, -1, 31, -33, 63, 65, -most, most, 1001, -8191])

@@ -205,7 +205,7 @@ def _times(settings: Settings) -> list[Piece]:
     full = settings.scale == "full"
 
     def sums(method: str, clients: int) -> Piece:
-        seconds = (4.0 if clients == NEIGHBOURS else 10.0) * (100 if full else 1)
+        seconds = (6.0 if clients == NEIGHBOURS else 12.0) * (20 if full else 1)
         return Piece(
             f"{method}, K {clients}",
             seconds,

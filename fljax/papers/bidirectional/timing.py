@@ -1,11 +1,11 @@
 """Seconds of a round's parts, as the paper's Tables I and V count them: its scheme, and the sums by
 cryptography that it is compared with, which run here.
 
-Everything is measured on this machine, one party after the other. A protocol is run on few numbers,
-at two sizes, and the line through them read at the network's size: PILE encrypts with a key of a
-dealer, TP-SMC with one that its clients make together, both under `Sizes.key_bits`; HybridAlpha
-on a curve of 256 bits. The gradient alone is counted as encrypted, though PILE has Psi and Phi to
-send as well.
+Everything is measured on this machine, one party after the other, at the network's size. Of a
+protocol one client computes, and the server gets its messages in the name of all (`one_client`):
+PILE encrypts with a key of a dealer, TP-SMC with one that its clients make together, both under
+`Sizes.key_bits`; HybridAlpha on a curve of 256 bits. The gradient alone is counted as encrypted,
+though PILE has Psi and Phi to send as well.
 """
 
 import functools
@@ -22,6 +22,7 @@ from fljax import data, models
 from fljax.accounting.shared_noise import printed
 from fljax.local import perturbed
 from fljax.models import scaling
+from fljax.papers import one_client
 from fljax.papers.bidirectional.training import NEIGHBOURS
 from fljax.papers.paper import Found, Settings
 from fljax.server import costs, perturbation, recovery
@@ -138,52 +139,37 @@ def parts(settings: Settings, clients: int) -> dict[str, Any]:
 def encrypted(settings: Settings, method: str, clients: int) -> dict[str, Any]:
     """Seconds of keys, encryption, the server's sum and decryption, of a sum of `numbers`.
 
-    TP-SMC's key is made by five clients at most; with more, its round is timed under a dealer's,
-    whose ciphertexts and decryption are the same, and the key is not.
+    TP-SMC's key is made by five clients at most; with more, it is one as long that nobody made so,
+    and is not timed.
     """
-    name, options = PROTOCOLS[method], {}
-    if name != "inner_product":
-        options["key_bits"] = sizes(settings).key_bits
-    with_dealer = name == "joint_paillier" and clients > NEIGHBOURS
-    found, keys = [], 0.0
-    few = (
-        (128, 384)
-        if name == "inner_product"
-        else (options["key_bits"] // 32, 3 * options["key_bits"] // 32)
+    name, bits = PROTOCOLS[method], sizes(settings).key_bits
+    agreed = protocol.Terms(
+        num_clients=clients,
+        size=numbers(settings),
+        bits=BITS,
+        max_dropouts=0,
+        max_colluders=max(1, clients // 10),
     )
-    for size in few:
-        agreed = protocol.Terms(
-            num_clients=clients,
-            size=size,
-            bits=BITS,
-            max_dropouts=0,
-            max_colluders=max(1, clients // 10),
-        )
+    keys = {}
+    if name != "joint_paillier" or clients <= NEIGHBOURS:
         begin = time.process_time()
-        made = secure_sum.simulated("paillier" if with_dealer else name, agreed, **options)
-        keys = max(keys, time.process_time() - begin)
-        rng = np.random.default_rng(0)
-        integers = rng.integers(-agreed.most, agreed.most + 1, (clients, size), np.int32)
-        words = protocol.as_words(agreed, integers)
-        outcome = protocol.run(made, words, clock=time.process_time)
-        plain = protocol.as_words(agreed, integers.sum(axis=0, dtype=np.int64))
-        if not np.array_equal(outcome.total, plain):
-            raise AssertionError(f"{method}: another sum than the plain one")
-        first, *rest = outcome.costs
-        row = {
-            "encrypt": first.client_seconds / clients,
-            "aggregate": first.server_seconds,
-            "decrypt": 0.0,
-        }
-        for step in rest:
-            row["decrypt"] += step.client_seconds / clients + step.server_seconds
-        if not rest:  # the server finds each sum itself, from its exponent
-            row |= {"aggregate": 0.0, "decrypt": first.server_seconds}
-        found.append(row)
-    low, high = found
-    beyond = (numbers(settings) - few[0]) / (few[1] - few[0])
-    line = {part: max(0.0, low[part] + beyond * (high[part] - low[part])) for part in low}
-    return line | ({} if with_dealer else {"keys": keys}) | {"measured at": list(few)}
+        secure_sum.simulated(
+            name, agreed, **({} if name == "inner_product" else {"key_bits": bits})
+        )
+        keys["keys"] = time.process_time() - begin
+    rng = np.random.default_rng(0)
+    integers = rng.integers(-agreed.most, agreed.most + 1, agreed.size)
+    made = one_client.alike(name, agreed, key_bits=bits)
+    sent = one_client.sent(made, protocol.as_words(agreed, integers))
+    steps, total = one_client.served(made, sent, range(clients))
+    if not np.array_equal(total, protocol.as_words(agreed, clients * integers)):
+        raise AssertionError(f"{method}: another sum than the plain one")
+    first, *rest = steps
+    row = {"encrypt": first.client_seconds / clients, "aggregate": first.server_seconds}
+    if not rest:  # the server finds each sum itself, from its exponent
+        return row | {"aggregate": 0.0, "decrypt": first.server_seconds} | keys
+    (last,) = rest
+    return row | {"decrypt": last.client_seconds / clients + last.server_seconds} | keys
 
 
 def table(found: Found) -> dict[str, dict[str, float]]:
