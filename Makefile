@@ -5,8 +5,15 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 AOT ?= .aot
 
+# Programs that tests compile are kept for all calls of pytest, and for a week.
+PROGRAMS := $(abspath $(VENV))/programs
+PYTEST := FLJAX_TEST_PROGRAMS=$(PROGRAMS) $(BIN)/python -m pytest -q
 # A file at a time, in the order of their names: small files come last, so both workers end together.
-PYTEST := $(BIN)/python -m pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
+# Where files are large each worker has a half, and takes from the other's when it has done its own.
+BY_HALVES := -n 2 --dist worksteal
+# It waits more than it computes, beside the others.
+WAITS := tests/interop/test_flower_processes.py
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -19,16 +26,20 @@ demo: $(VENV)/.sim
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	@find $(PROGRAMS) -type f -mtime +7 -delete 2>/dev/null || true
 	@$(BIN)/mypy >$(VENV)/mypy.txt 2>&1 & types=$$!; \
-	$(PYTEST); failed=$$?; \
+	$(PYTEST) $(BY_FILE); failed=$$?; \
 	wait $$types || failed=1; cat $(VENV)/mypy.txt; exit $$failed
 
 # What `make test` leaves out: slow tests, a longer search for counterexamples, and, with XLA's own
 # optimisations, what depends on them; and beside these the site, whose tutorials are run.
 test-rest: $(VENV)/.dev $(VENV)/.docs
-	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
+	@$(PYTEST) -m slow $(WAITS) >$(VENV)/waits.txt 2>&1 & waits=$$!; \
+	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) $(BY_HALVES) -m "(slow or hypothesis) and not optimized" \
+	  --ignore=$(WAITS); failed=$$?; \
+	wait $$waits || failed=1; cat $(VENV)/waits.txt; exit $$failed
 	@$(MAKE) docs >$(VENV)/docs.txt 2>&1 & site=$$!; \
-	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized; failed=$$?; \
+	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) $(BY_HALVES) -m optimized; failed=$$?; \
 	wait $$site || failed=1; cat $(VENV)/docs.txt; exit $$failed
 
 lint: $(VENV)/.dev

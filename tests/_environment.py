@@ -3,7 +3,7 @@
 Compiling is most of the suite's time, and most tests ask for values only, which the cheapest
 machine code gives too. What depends on XLA's own optimisations carries the mark "optimized", and
 runs with FLJAX_TEST_OPTIMIZED set. Programs are kept in one folder for all workers, modules and
-processes of a run.
+processes of a run; FLJAX_TEST_PROGRAMS names one that outlives it.
 """
 
 import importlib.metadata
@@ -22,16 +22,22 @@ if not OPTIMIZED:
     ]
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends where it knows no flag
         _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
-_given = os.environ.get("XLA_FLAGS", "").split()  # a worker of pytest-xdist inherits all of them
-os.environ["XLA_FLAGS"] = " ".join(_given + [flag for flag in _FLAGS if flag not in _given])
+elif not GPU:
+    # LLVM's search for the best way to count through loops takes a third of such a compilation, and
+    # no number depends on it.
+    _FLAGS.append("--xla_backend_extra_options=-disable-lsr")
+_flags = os.environ.get("XLA_FLAGS", "").split()  # a worker of pytest-xdist inherits all of them
+os.environ["XLA_FLAGS"] = " ".join(_flags + [flag for flag in _FLAGS if flag not in _flags])
 
 # Processes that tests start need not compile our sources anew each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The folder that this process made and must remove; "" where one was given.
-MADE = "" if os.environ.get("JAX_COMPILATION_CACHE_DIR") else tempfile.mkdtemp(prefix="fljax-xla-")
-if MADE:
-    os.environ["JAX_COMPILATION_CACHE_DIR"] = MADE
+_kept = os.environ.get("FLJAX_TEST_PROGRAMS", "")
+_given = _kept or os.environ.get("JAX_COMPILATION_CACHE_DIR")
+MADE = "" if _given else tempfile.mkdtemp(prefix="fljax-xla-")
+if _kept or MADE:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _kept or MADE
     os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "0"
 

@@ -26,9 +26,9 @@ def definitions(tree):
 
 
 def imported(tree):
-    """Name in a module -> (module, name in it), or (module, None)."""
+    """Name in a module -> (module, name in it), or (module, None). `tree`: or all of its nodes."""
     found = {}
-    for node in ast.walk(tree):
+    for node in tree if isinstance(tree, list) else ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             found |= {a.asname or a.name: (node.module, a.name) for a in node.names}
         elif isinstance(node, ast.Import):
@@ -44,7 +44,8 @@ class Code:
     def __init__(self, trees, front):
         self.trees = trees
         self.defined = {name: dict(definitions(tree)) for name, tree in trees.items()}
-        self.names = {name: imported(tree) for name, tree in trees.items()}
+        self.nodes = {name: list(ast.walk(tree)) for name, tree in trees.items()}
+        self.names = {name: imported(nodes) for name, nodes in self.nodes.items()}
         self.names["fljax"] = front
 
     def member(self, module, name, seen=()):
@@ -106,16 +107,16 @@ def code():
 def used(code, folders=("examples", "bench")):
     """Everything that another definition refers to, or an example or a bench."""
     found = set()
-    for module, tree in code.trees.items():
+    for module, nodes in code.nodes.items():
         owner = {id(n): name for name, d in code.defined[module].items() for n in ast.walk(d)}
-        for node in ast.walk(tree):
+        for node in nodes:
             for target in code.references(node, code.names[module], module):
                 if target is not None and target != (module, owner.get(id(node))):
                     found.add(target)
     for path in [p for folder in folders for p in (ROOT / folder).rglob("*.py")]:
-        tree = ast.parse(path.read_text())
-        names = imported(tree)
-        found |= {t for node in ast.walk(tree) for t in code.references(node, names)}
+        nodes = list(ast.walk(ast.parse(path.read_text())))
+        names = imported(nodes)
+        found |= {t for node in nodes for t in code.references(node, names)}
         found |= {code.member(*target) for target in names.values() if target[1] is not None}
     return found
 

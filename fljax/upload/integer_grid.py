@@ -108,7 +108,7 @@ def bits_needed(*, most_norm: int, num_clients: int, most_noise: int) -> int:
 
 def most_noise(law: str, parameter: float) -> int:
     """Largest noise of a law of `fljax_kernels.discrete.laws` in one coordinate."""
-    return laws.LAWS[law](parameter).reach
+    return laws.reach(law, parameter)
 
 
 def rounded(grid: Grid, x: jax.Array, *, rotation_key: jax.Array, key: jax.Array) -> jax.Array:

@@ -52,6 +52,7 @@ def task(dataset, kind, victims, hidden=None, num_steps=0):
     return model, plan, train, x, y, clean, score, blind
 
 
+@jax.jit
 def with_noise(clean, stddev):
     leaves, structure = jax.tree.flatten(clean)
     keys = jax.random.split(jax.random.key(1), len(leaves))
@@ -64,7 +65,13 @@ def with_noise(clean, stddev):
 
 @functools.cache
 def client_of(plan):
-    return jax.jit(perturbed.triples(plan))
+    """(params, transition, an example) -> its triple. Convolutions side by side would be slow."""
+    one = perturbed.triples(plan)
+
+    def alone(sent, transition, x, y):
+        return one(sent, transition, {"x": x[None], "y": y[None]}, jnp.ones(1, bool))[0]
+
+    return jax.jit(alone)
 
 
 @functools.cache
@@ -78,14 +85,13 @@ def reader(plan):
 
 
 def triples_of(plan, params, x, y, **law):
-    secrets = jax.jit(lambda key: perturbation.draw(plan, key, **law))(jax.random.key(2))
-    sent, transition = jax.jit(functools.partial(perturbation.perturb, plan))(params, secrets)
-    client = client_of(plan)
-    rows = [
-        client(sent, transition, {"x": x[k][None], "y": y[k][None]}, jnp.ones(1, bool))[0]
-        for k in range(len(y))
-    ]
-    return secrets, sent, transition, jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows)
+    def draw(params):
+        secrets = perturbation.draw(plan, jax.random.key(2), **law)
+        return secrets, *perturbation.perturb(plan, params, secrets)
+
+    secrets, sent, transition = jax.jit(draw)(params)
+    rows = [client_of(plan)(sent, transition, *example) for example in zip(x, y, strict=True)]
+    return secrets, sent, transition, jax.tree.map(lambda *leaves: np.stack(leaves), *rows)
 
 
 @pytest.mark.slow(reason="searches for rows")
@@ -119,13 +125,14 @@ def test_psi_and_phi_of_a_table_give_input_and_features_away():
     np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
 
 
+@jax.jit
 def far(found, truth):
     """Relative distance of two pytrees."""
     difference, length = (
-        sum(float(jnp.vdot(leaf, leaf)) for leaf in jax.tree.leaves(tree))
+        sum(jnp.vdot(leaf, leaf) for leaf in jax.tree.leaves(tree))
         for tree in (jax.tree.map(jnp.subtract, found, truth), truth)
     )
-    return (difference / length) ** 0.5
+    return jnp.sqrt(difference / length)
 
 
 @pytest.mark.slow(reason="trains and attacks several networks")
@@ -243,16 +250,15 @@ def test_a_resnet20_is_attacked_in_both_directions():
     law = {"additive_norm": 1.0, **BASE}
     secrets, sent, transition, triples = triples_of(plan, model.params, x, y, **law)
     body, _ = scaling.split(plan, model.params)
-    features = jax.vmap(lambda x: scaling.hidden(plan, body, None, x))(x)
-    read = jax.vmap(lambda triple: perturbation_leak.read_features(plan, secrets, triple))(triples)
+    features = jax.jit(jax.vmap(lambda x: scaling.hidden(plan, body, None, x)))(x)
+    read_features = lambda triple: perturbation_leak.read_features(plan, secrets, triple)
+    read = jax.jit(jax.vmap(read_features))(triples)
     np.testing.assert_allclose(read, features, rtol=1e-3, atol=1e-4)
-    for k in range(len(y)):
-        one = jax.tree.map(lambda leaf, k=k: leaf[k], (triples, clean))
-        assert (
-            far(perturbation_leak.read_gradient(plan, model.params, secrets, one[0], y[k]), one[1])
-            < 1e-2
-        )
+    gradients = reader(plan)(model.params, secrets, triples, y)
+    assert (jax.jit(jax.vmap(far))(gradients, clean) < 1e-2).all()
     known = {name: train[name][:10] for name in ("x", "y")}
-    true = jax.vmap(model.apply, (None, 0))(model.params, train["x"][:100]).argmax(-1)
-    before, after = known_network.attack(plan, sent, transition, known, train["x"][:100])
+    asked = train["x"][:100]
+    true = jax.jit(jax.vmap(model.apply, (None, 0)))(model.params, asked).argmax(-1)
+    attack = jax.jit(functools.partial(known_network.attack, plan))
+    before, after = attack(sent, transition, known, asked)
     assert jnp.mean(after == true) > 0.8 > jnp.mean(before == true)

@@ -37,6 +37,7 @@ def true_mass(law, parameter, x):
 @pytest.mark.parametrize(("law", "parameter"), LAWS)
 def test_numerators_sum_to_one_and_are_the_laws_to_fifty_digits(law, parameter):
     reach, numerators = laws.LAWS[law](parameter)
+    assert laws.reach(law, parameter) == reach
     assert len(numerators) == 2 * reach + 1 and sum(numerators) == 2**192
     assert numerators == numerators[::-1] and min(numerators) >= 0
     for x in {0, 1, reach // 8, reach // 2, reach}:

@@ -70,8 +70,9 @@ def test_dealt_clients_make_the_bits_of_pooled_ones(name, devices, groups):
     config = scheme.Config(**{"noise_multiplier": 1.0, **sizes})
     algorithm = scheme.make(config, loss, num_units=C, performance=Performance(groups=groups))
     assert algorithm.takes_dealt
-    params, cohort = {"w": jnp.zeros((D, 3))}, a_cohort()
+    cohort = a_cohort()
     with mesh.over(mesh.client_mesh(devices)):
+        params = {"w": jnp.zeros((D, 3))}  # on the mesh, as rounds leave them: one program
         expected = after_two_rounds(algorithm, cohort, params)
         found = after_two_rounds(algorithm, data.dealt(cohort, groups or devices), params)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
