@@ -98,6 +98,7 @@ if TYPE_CHECKING:
     from fljax.attacks import noisy_records as noisy_records
     from fljax.attacks import noisy_uploads as noisy_uploads
     from fljax.attacks import one_run as one_run
+    from fljax.attacks import perceptual as perceptual
     from fljax.attacks import reconstruction as reconstruction
     from fljax.attacks import released_bits as released_bits
     from fljax.attacks import replay as replay

@@ -9,6 +9,7 @@ attackers: one that has no idea of the record and inverts the gradient, one that
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -153,6 +154,35 @@ def nearest(found: Any, candidates: Any) -> np.ndarray:
     kept = _finite(a, b)
     a = np.where(kept[:, None], a, 0.0)
     return np.where(kept, (np.square(b).sum(1)[None] - 2 * a @ b.T).argmin(1), -1)
+
+
+def iip(
+    found: Any, candidates: Any, own: Any, *, features: Callable[[Any], Any] | None = None
+) -> float:
+    """Identification precision: the share of reconstructions `[T, ...]` whose nearest candidate is
+    their own.
+
+    Args:
+      candidates: `[n, ...]`. The more, the harder: whoever guesses has 1 / n.
+      own: which of them each was made of, int `[T]`, T >= 1.
+      features: in which nearness is measured, `[N, ...]` to `[N, k]`, such as `perceptual.names`.
+        None: the values themselves.
+
+    Raises:
+      ValueError: `own` is not T places of candidates, or a candidate is not finite.
+
+    Source: Yin et al. (2021), See through gradients, arXiv:2104.07586, section 4.
+    """
+    places = np.asarray(own)
+    fits = places.shape == (len(found),) and places.size and places.dtype.kind in "iu"
+    if not fits or not (0 <= places.min() and places.max() < len(candidates)):
+        raise ValueError(
+            f"Expected own to be {len(found)} places of {len(candidates)} candidates, at least "
+            f"one, got own={own!r}."
+        )
+    if features is not None:
+        found, candidates = features(found), features(candidates)
+    return float(np.mean(nearest(found, candidates) == places))
 
 
 def best_match(moved: PyTree, gradients: PyTree) -> np.ndarray:

@@ -195,6 +195,28 @@ def test_an_attack_on_a_channel_that_diverges_breaks_no_bound(share, key, monkey
     assert row.diverged == 3200 * share and f"; {row.diverged} updates told no record" in row.attack
 
 
+def test_identification_precision_counts_those_that_are_nearest_to_their_own():
+    rng = np.random.default_rng(4)
+    candidates = rng.normal(size=(7, 3, 2))
+    own = np.asarray([6, 0, 3, 3, 5])
+    found = candidates[own] + 0.01 * rng.normal(size=(5, 3, 2))
+    assert reconstruction.iip(found, candidates, own) == 1.0
+    found[1], found[4] = np.nan, candidates[2]
+    assert reconstruction.iip(found, candidates, own) == 3 / 5
+    # By features that see the sign of the first value alone the first of equals is nearest.
+    sign = lambda x: np.sign(np.asarray(x)[:, 0, :1])
+    named = [
+        min(range(7), key=lambda k, x=x: abs(sign(x[None]) - sign(candidates))[k, 0])
+        for x in np.nan_to_num(found[[0, 2, 3, 4]])
+    ]
+    expected = np.mean(np.asarray(named) == own[[0, 2, 3, 4]])
+    told = reconstruction.iip(found[[0, 2, 3, 4]], candidates, own[[0, 2, 3, 4]], features=sign)
+    assert told == expected
+    for wrong in ([0, 1], [0, 1, 2, 3, 7], [0, 1, 2, 3, -1], [0.0, 1, 2, 3, 4]):
+        with pytest.raises(ValueError, match="own to be 5 places of 7 candidates"):
+            reconstruction.iip(found, candidates, wrong)
+
+
 def test_what_is_not_finite_is_no_guess():
     candidates = np.asarray([[0.0, 0.0], [1.0, 0.0], [0.0, 2.0]])
     found = np.asarray([[np.nan, 1.0], [0.0, 1.9], [np.inf, 0.0], [0.9, 0.1]])
