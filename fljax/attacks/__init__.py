@@ -15,7 +15,11 @@ from fljax import _plugins, _rooms
 if TYPE_CHECKING:
     from fljax.attacks.rounds import Attack
 
-_OWN = {"one_unit": "fljax.attacks.rounds.one_unit", "uploads": "fljax.attacks.rounds.uploads"}
+_OWN = {
+    "one_unit": "fljax.attacks.rounds.one_unit",
+    "span": "fljax.attacks.span.span",
+    "uploads": "fljax.attacks.rounds.uploads",
+}
 NAMES = tuple(_OWN)
 # Of `fljax attack`: searches for a record.
 INVERSIONS = ("inversion", "inversion_lbfgs", "inversion_gauss_newton")
@@ -104,6 +108,7 @@ if TYPE_CHECKING:
     from fljax.attacks import replay as replay
     from fljax.attacks import rounds as rounds
     from fljax.attacks import shadow as shadow
+    from fljax.attacks import span as span
     from fljax.attacks import table as table
     from fljax.attacks import trained as trained
     from fljax.attacks import victims as victims
