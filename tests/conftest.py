@@ -68,6 +68,17 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"needs a GPU, have {jax.default_backend()}"))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """On a machine with fewer GPUs than a test's mesh has devices, it is skipped."""
+    try:
+        return (yield)
+    except ValueError as error:
+        if _environment.GPU and str(error).startswith("Number of devices"):
+            pytest.skip(f"has {jax.device_count()} GPU: {error}")
+        raise
+
+
 @pytest.fixture(scope="module", autouse=True)
 def forget_programs():
     """Programs of one module are of no use to the next: kept, they fill gigabytes that the garbage

@@ -147,7 +147,7 @@ class _Transformer(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # repeat, not expand: the ghost norm of an embedding refuses strided indices
-        places = torch.arange(x.shape[1]).repeat(x.shape[0], 1)
+        places = torch.arange(x.shape[1], device=x.device).repeat(x.shape[0], 1)
         return self.head(self.norm(self.layers(self.embedding(x) + self.position(places))))
 
 

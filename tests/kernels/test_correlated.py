@@ -120,7 +120,8 @@ def test_what_parties_keep_is_written_in_place(key):
     memory = lowered.compile().memory_analysis()
     assert memory.alias_size_in_bytes >= state.buffers.nbytes
     # What was drawn, and the noise; the copies would be another 2 num_buffers of these.
-    assert memory.temp_size_in_bytes < 2.5 * fresh.nbytes
+    most = 2.5 if jax.default_backend() == "cpu" else 3.5  # a GPU's sum has one of its own
+    assert memory.temp_size_in_bytes < most * fresh.nbytes
 
 
 def test_draws_of_integers_are_not_correlated(key):

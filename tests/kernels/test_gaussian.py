@@ -239,6 +239,8 @@ def test_more_than_one_key_is_refused_as_jax_random_refuses_it(key):
 
 
 def test_outside_jit_a_program_serves_all_trees_of_its_shapes(key):
+    if jax.default_backend() != "cpu":
+        pytest.skip("the program that is written out is a CPU's")
     counts = []
     for i, tree in enumerate(({"a": 1.0, "b": np.zeros((2, 19))}, [np.ones(()), np.ones((2, 19))])):
         tree = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), tree)
