@@ -150,7 +150,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "bidirectional_time": (bidirectional.time_table, "bidirectional"),
         **{
             f"bidirectional_{item}": (reproduced.shown(item), "reproduce_bidirectional")
-            for item in ("fig3", "table1", "table2", "table3", "table4", "table5")
+            for item in ("fig3", "table1", "table2", "table3", "table4", "table5", "cifar100")
         },
     },
 }
