@@ -247,7 +247,7 @@ def _show_parts(settings: Settings, found: Found) -> list[Table | Picture]:
         f"({timing.numbers(settings):,} numbers), a batch of {timing.BATCH}; printed, of an epoch "
         f"of a ResNet. The server's perturb, recover, aggregate, decrypt (with a client's share), "
         f"one client's train, encrypt, noise; keys once. Paillier under {sizes.key_bits} bits, "
-        "HybridAlpha with 128 bits of security; few numbers, lines through two sizes. (*): "
+        "HybridAlpha with 128 bits of security; one client encrypts, in the name of all. (*): "
         "printed parts do not add up to it."
     )
     return [Table("", ("where", "K", "method", *costs.PARTS, "total"), body, note)]
