@@ -295,12 +295,13 @@ def test_the_order_of_a_silos_sum_shows_in_floating_point_alone(noise, key):
 def test_a_row_is_shortened_by_what_rounding_its_own_entries_may_add(key):
     of = grid(20.0)
     longest = math.sqrt(of.most_squared_norm)
+    only = jnp.zeros(1, jnp.int32), jnp.ones(1, bool)
+    draw = lambda key, x: exact_noise.total(of, x, jnp.ones(1), key, *only)
+    draws = jax.jit(jax.vmap(draw, (0, None)))
     for count in (1, 100, 7000):
-        x = jnp.where(jnp.arange(7000) < count, CLIP / math.sqrt(count), 0.0)[None]
-        only = jnp.zeros(1, jnp.int32), jnp.ones(1, bool)
-        draw = lambda key, x=x, only=only: exact_noise.total(of, x, jnp.ones(1), key, *only)
+        x = np.where(np.arange(7000) < count, CLIP / math.sqrt(count), 0.0)[None]
         with jax.debug_key_reuse(False):
-            z = np.asarray(jax.vmap(draw)(jax.random.split(key, 200)), np.int64)
+            z = np.asarray(draws(jax.random.split(key, 200), x.astype(np.float32)), np.int64)
         assert (np.sum(z**2, axis=1) <= of.most_squared_norm).all() and z.any(axis=1).all()
         length = np.linalg.norm(z.mean(axis=0)[:count])
         # Squares are smaller by a quarter of each entry that is not 0 and four standard deviations.

@@ -173,9 +173,11 @@ def test_draws_follow_the_form_and_the_range_and_depend_on_the_key(key):
 def test_the_multipliers_second_moment_is_three_halves_in_every_layer():
     """Equation (13) is made so: R times uniform noise of variance 2/3 has variance 1."""
     the_plan = plan()
-    many = jax.vmap(
-        lambda k: perturbation.multipliers(
-            the_plan, perturbation.draw(the_plan, k, additive_norm=0.0)
+    many = jax.jit(
+        jax.vmap(
+            lambda k: perturbation.multipliers(
+                the_plan, perturbation.draw(the_plan, k, additive_norm=0.0)
+            )
         )
     )
     squares = [
