@@ -102,6 +102,7 @@ class _Attacked(NamedTuple):
     quality: Callable[[jax.Array, jax.Array], perturbation_leak.Quality]
     read_input: Callable[[Triple], jax.Array]
     read_gradient: Callable[..., Params]
+    agrees: Callable[[perturbation.Secrets, Batch, jax.Array], list[jax.Array]]
     box: tuple[float, float]
 
 
@@ -133,8 +134,19 @@ def _attacked(shape: str, scale: str, folder: str | None) -> _Attacked:
         jax.jit(
             jax.vmap(functools.partial(perturbation_leak.read_gradient, plan), (None, None, 0, 0))
         ),
+        jax.jit(functools.partial(_agrees, model, plan)),
         box,
     )
+
+
+def _agrees(
+    model: models.Functional, plan: Plan, secrets: perturbation.Secrets, known: Batch, x: jax.Array
+) -> list[jax.Array]:
+    """How often the network says what the true one does: as it is sent, and once corrected."""
+    says = jax.vmap(model.apply, (None, 0))(model.params, x).argmax(-1)
+    sent, transition = perturbation.perturb(plan, model.params, secrets)
+    found = known_network.attack(plan, sent, transition, known, x)
+    return [jnp.mean(one == says) for one in found]
 
 
 def _search(task: training.Task) -> tuple[gradient_inversion.Settings, bool]:
@@ -157,14 +169,22 @@ def _server(model: models.Functional, plan: Plan) -> Sees:
     """
     theta = float(printed.printed_theta(training.EPSILON, training.DELTA))
     loss, params = models.squared_error(model.apply), model.params
-    gradient = jax.jit(
-        lambda batch: jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch))
-    )
     clients = {
         "triple": perturbed.triples(plan),
         "gradient": perturbed.gradients(plan, loss.of_output),
     }
     noises: dict[str, Callable[[jax.Array], jax.Array]] = {}
+
+    @functools.partial(jax.jit, static_argnames=("clips", "stddev"))
+    def true(batch: Batch, key: jax.Array, clips: bool, stddev: float) -> tuple[Params, Triple]:
+        gradient = jax.grad(loss)(params, jax.tree.map(lambda leaf: leaf[0], batch))
+        flat, unravel = flatten_util.ravel_pytree(gradient)
+        if clips:
+            flat = flat / jnp.maximum(1, jnp.linalg.norm(flat))
+        if stddev:
+            flat = flat + stddev * jax.random.normal(key, flat.shape)
+        upload = unravel(flat)
+        return upload, Triple(*scaling.split(plan, upload))
 
     @functools.partial(jax.jit, static_argnames="sends")
     def recovered(
@@ -191,14 +211,8 @@ def _server(model: models.Functional, plan: Plan) -> Sees:
         method: Method, secrets: perturbation.Secrets | None, batch: Batch, key: jax.Array
     ) -> tuple[Params, Triple]:
         if secrets is None:
-            flat, unravel = flatten_util.ravel_pytree(gradient(batch))
-            if method.clips:
-                flat = flat / jnp.maximum(1, jnp.linalg.norm(flat))
-            if method.noise:
-                stddev = method.moves * printed.own_stddev_for(theta, 1)
-                flat = flat + stddev * jax.random.normal(key, flat.shape)
-            upload = unravel(flat)
-            return upload, Triple(*scaling.split(plan, upload))
+            stddev = float(method.moves * printed.own_stddev_for(theta, 1)) if method.noise else 0.0
+            return true(batch, key, method.clips, stddev)
         bound = jnp.asarray(1.0 if method.clips else jnp.inf)
         return recovered(secrets, batch, noise_of(method, batch)(key), bound, method.sends)
 
@@ -246,7 +260,7 @@ def reconstruction(shape: str, settings: Settings, seed: int) -> Reconstruction:
             here.sees(method, secrets, batch, key) for batch, key in zip(batches, keys, strict=True)
         ]
         uploads, triples = (
-            jax.tree.map(lambda *a: jnp.stack(a), *part) for part in zip(*views, strict=True)
+            jax.tree.map(lambda *a: np.stack(a), *part) for part in zip(*views, strict=True)
         )
         gradients[label, "search"] = uploads
         if not task.plain:
@@ -255,11 +269,11 @@ def reconstruction(shape: str, settings: Settings, seed: int) -> Reconstruction:
             pictures[f"{label}: read"] = _pictures(read, box)
         if secrets is not None and method.sends == "triple":
             told = here.read_gradient(model.params, secrets, triples, y)
-            errors = jax.vmap(error)(told, gradients["FedAvg", "search"])
+            errors = jax.jit(jax.vmap(error))(told, gradients["FedAvg", "search"])
             near[label]["gradient off Psi and Phi"] = float(jnp.median(errors))
             if task.plain:
                 gradients[label, "read"] = told
-    stacked = jax.tree.map(lambda *a: jnp.concatenate(a), *gradients.values())
+    stacked = jax.tree.map(lambda *a: np.concatenate(a), *gradients.values())
     mean = train["x"].mean(0)
     guess = perturbation_leak.search(
         model,
@@ -309,12 +323,10 @@ def membership(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
         **steps,
     )
     x, y = (jnp.concatenate([heart.members[name], heart.others[name]]) for name in ("x", "y"))
-    outputs = jax.vmap(heart.model.apply, (None, 0))(heart.model.params, x)
+    outputs = jax.jit(jax.vmap(heart.model.apply, (None, 0)))(heart.model.params, x)
     result: dict[str, Any] = {"as it is": {"as sent": _told(outputs, y, size)}}
     here = _attacked(shape, settings.scale, settings.data)
-    attacked, plan = here.model, here.plan
     test = jnp.asarray(task.data.test["x"])
-    says = jax.vmap(attacked.apply, (None, 0))(attacked.params, test).argmax(-1)
     known = {name: jnp.asarray(task.data.train[name][:10]) for name in ("x", "y")}
     own = scaling.plan(heart.model.apply, heart.model.params, x[0], allow_plain=task.plain)
     looks = _looks(heart.model.apply, task.plain)
@@ -326,13 +338,11 @@ def membership(shape: str, settings: Settings, seed: int) -> dict[str, Any]:
             secrets = perturbation.draw(own, key, **_law(task, law))
             told.append([_told(one, y, size) for one in looks(heart.model.params, secrets, x, y)])
         sent, corrected = np.mean(told, axis=0).tolist()
-        secrets = perturbation.draw(plan, last, **_law(task, law))
-        network, transition = perturbation.perturb(plan, attacked.params, secrets)
-        agree = known_network.attack(plan, network, transition, known, test)
+        secrets = perturbation.draw(here.plan, last, **_law(task, law))
         result[label] = {
             "as sent": sent,
             "corrected": corrected,
-            "agrees": [float(jnp.mean(one == says)) for one in agree],
+            "agrees": [float(share) for share in here.agrees(secrets, known, test)],
         }
     return result
 
