@@ -28,8 +28,8 @@ def attributes(node):
 
 def names(source):
     """Dotted names of other packages that a file uses."""
-    tree, found, known = ast.parse(source), set(), {}
-    for node in ast.walk(tree):
+    nodes, found, known = list(ast.walk(ast.parse(source))), set(), {}
+    for node in nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 found.add(alias.name)
@@ -40,11 +40,9 @@ def names(source):
                 found.add(f"{node.module}.{alias.name}")
                 known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
     # A name that the file binds otherwise, too, may stand for something else.
-    bound = {
-        n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
-    }
-    bound |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
-    for node in ast.walk(tree):
+    bound = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    bound |= {n.arg for n in nodes if isinstance(n, ast.arg)}
+    for node in nodes:
         chain = attributes(node)
         if chain and chain[0] in known and chain[0] not in bound:
             found.add(".".join([known[chain[0]], *chain[1]]))
