@@ -44,6 +44,13 @@ def test_the_split_is_the_same_each_time(digits):
     np.testing.assert_array_equal(again.test["y"], digits.test["y"])
 
 
+def test_data_that_are_made_once_are_of_each_callers_own():
+    first = builtin.load("roles")
+    before = first.train["x"].copy()
+    first.train["x"][:] = 0
+    np.testing.assert_array_equal(builtin.load("roles").train["x"], before)
+
+
 def test_split_indices_partition_the_rows():
     labels = np.repeat([3, 5], [10, 4])
     train, test = builtin.stratified_split(labels, 0.5, np.random.default_rng(0))
