@@ -12,7 +12,6 @@ CHANGED = {
     "attacks-cpu",
     "bidirectional-cpu",
     "bidirectional_attacks-cpu",
-    "loop_friendly-cpu",
     "pair_noise-cpu",
     "round-cpu",
     "subject_steps-cpu",
