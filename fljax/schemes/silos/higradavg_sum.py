@@ -80,13 +80,15 @@ def event(config: Config) -> events.PrivacyEvent:
 
 
 _START = silos.subject_start("expected_subjects")
+# One step in a round may be twice as long as each of four.
+_OWN = {"num_local_steps": 1, "l2_clip_norm": 0.66}
 SCHEME = silos.subject_scheme(
     summary="silos average clipped gradients inside each subject, and a server sees their mean "
     "alone; unit: subject",
     Config=Config,
     make=silos.maker(silo, release),
     event=event,
-    start=_START | {"scheme": _START["scheme"] | {"num_local_steps": 1}},
+    start=_START | {"scheme": _START["scheme"] | _OWN},
     uploads_seen=False,
 )
 make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private
