@@ -234,10 +234,10 @@ def test_what_is_learnt_tells_shifted_images_and_orders_changes_as_an_eye_does(k
     blurred, other = ndimage.gaussian_filter(held, (0, 1, 1, 0)), np.roll(held, 100, 0)
     assert np.mean(far(blurred) < far(flat)) > 0.95
     assert np.mean(far(shifted) < far(other)) > 0.95
-    # Pixel by pixel a grey patch is nearer than one that is darker.
-    assert np.mean(far(darker) < far(flat)) > 0.9 and np.mean(squares(darker)) > np.mean(
-        squares(flat)
-    )
+    # Pixel by pixel a grey patch is mostly nearer than one that is darker.
+    by_pixels = np.mean(squares(darker) < squares(flat))
+    assert np.mean(far(darker) < far(flat)) > 0.55 > 0.45 > by_pixels
+    assert np.mean(far(darker)) < np.mean(far(flat)) / 2
 
 
 def test_bad_arguments_raise_in_one_line(key):
