@@ -93,6 +93,7 @@ def listed() -> Iterator[_plugins.Listed]:
 if TYPE_CHECKING:
     from fljax.attacks import analytic as analytic
     from fljax.attacks import audit as audit
+    from fljax.attacks import fishing as fishing
     from fljax.attacks import floating_point as floating_point
     from fljax.attacks import gradient_inversion as gradient_inversion
     from fljax.attacks import imprint as imprint
