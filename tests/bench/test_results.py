@@ -11,7 +11,6 @@ CHANGED = {
     "accounting_pld-cpu",
     "attacks-cpu",
     "bidirectional-cpu",
-    "bidirectional_attacks-cpu",
     "pair_noise-cpu",
     "round-cpu",
     "subject_steps-cpu",
