@@ -38,6 +38,7 @@ from bench.rounds import (
     demo,
     record,
     scale,
+    side_by_side,
     subject_steps,
 )
 from bench.rounds import round as one_round
@@ -58,6 +59,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "defaults_search": (defaults_search.table, "defaults_search"),
         "defaults": (defaults.table, "defaults"),
         "round": (one_round.table, "round"),
+        "side_by_side": (side_by_side.table, "side_by_side-gpu"),
         "per_example": (per_example.table, "per_example"),
         "per_example_gpu": (per_example.gpu_table, "per_example-gpu"),
         "aot": (aot.table, "aot-tpu aot-cuda"),

@@ -224,7 +224,7 @@ def test_no_clipped_row_is_longer_than_its_bound_where_steps_cancel():
     )
     found = norms()
     assert (found >= true).all()
-    assert (found <= 1.5 * true).all()
+    assert (found <= 1.7 * true).all()
     with changed(terms, "ROUNDING", 0.0):  # control: plain rounding does lose length
         assert (norms() < 0.98 * true).any()
 
