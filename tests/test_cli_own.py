@@ -193,6 +193,9 @@ def test_the_command_attacks_the_noise_of_the_settings(name, mine, tmp_path):
     assert cli.main(["attack", *flags.split(), *told]) == 0
     plain, own = json.loads((tmp_path / "attack" / "attack.json").read_text())["rows"]
     assert plain["budget"] == "inf" and own["noise"] == 4.0 and 0.1 < own["budget"] < 2.0
+    if name == "one_unit":  # told by every run that draws it, and with noise as certified at most
+        assert plain["rates"][0]["tpr"] > 0.4
+        assert own["rates"][0]["low"] <= own["largest_tpr"] < 0.5
     assert 'scheme = "dp_fedsgd"' in (tmp_path / "attack" / "config.toml").read_text()
 
 

@@ -2,13 +2,15 @@
 
     python -m bench.papers.inversions
 
-Patches of photographs, 32 x 32 in colour, behind the gradient of a fresh network, labels known: the
-same targets for each search, all in one program, compile time apart. Public are other patches, none
-of which shares a pixel with a target. Noise is Gaussian, as long as the gradient.
+Patches of photographs in colour behind the gradient of a fresh network, labels known: the same
+targets for each search, ours all in one program, compile time apart. Public are other patches, of
+which none shares a pixel with a target. Noise is Gaussian, as long as the gradient. torch's loops
+have the same weights, gradients and steps, and take one target after the other, as breaching does.
 """
 
 import argparse
 import functools
+import importlib.util
 import time
 from typing import Any, NamedTuple
 
@@ -21,7 +23,7 @@ from fljax import models
 from fljax.attacks import gradient_inversion, metrics, victims
 from fljax.papers.channel.rounds import photographs
 
-SHAPE, CLASSES, SEEDS = (32, 32, 3), 10, 3
+CLASSES, SEEDS = 10, 3
 Settings = gradient_inversion.Settings
 SHARP = Settings(optimizer="gauss_newton", tv_weight=0.0)
 
@@ -42,9 +44,16 @@ SEARCHES = (
 )
 
 
+THEIRS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("torch: Adam, signed, cosine + TV, 1,000 steps", {"search": "adam", "tv_weight": 1e-3}),
+    ("torch: L-BFGS, cosine, 300 steps", {"search": "lbfgs", "tv_weight": 0.0}),
+)
+STEPS = {"adam": 1000, "lbfgs": 300}
+
+
 class Case(NamedTuple):
-    """A network, how many examples are behind a gradient, how many gradients a seed, and noise in
-    lengths of the gradient.
+    """A network, how many examples are behind a gradient, how many gradients a seed, noise in
+    lengths of the gradient, the images' side, and how many seeds.
     """
 
     name: str
@@ -52,6 +61,8 @@ class Case(NamedTuple):
     batch: int
     targets: int
     noise: float = 0.0
+    side: int = 32
+    seeds: int = SEEDS
 
 
 CASES = (
@@ -60,15 +71,17 @@ CASES = (
     Case("smooth LeNet, a batch of 8", "smooth", 8, 1),
     Case("ReLU CNN, one image", "cnn", 1, 4),
     Case("ReLU LeNet with max pooling, one image", "lenet", 1, 4),
+    Case("vision transformer, one image", "vit", 1, 2, seeds=1),
+    Case("smooth LeNet, one image of 64 x 64", "smooth", 1, 2, side=64, seeds=1),
 )
 
 
-def network(name: str, seed: int) -> Any:
+def network(name: str, seed: int, side: int = 32) -> Any:
     """A fresh one."""
+    ours = {"smooth": victims.smooth_lenet, "vit": victims.small_vit}
+    make = ours.get(name) or functools.partial(models.create, name)
     key = jax.random.key(seed)
-    if name == "smooth":
-        return victims.smooth_lenet(example_shape=SHAPE, num_classes=CLASSES, key=key)
-    return models.create(name, example_shape=SHAPE, num_classes=CLASSES, key=key)
+    return make(example_shape=(side, side, 3), num_classes=CLASSES, key=key)
 
 
 def noised(uploads: Any, length: float, rng: np.random.Generator) -> Any:
@@ -87,14 +100,22 @@ def noised(uploads: Any, length: float, rng: np.random.Generator) -> Any:
 
 def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
     """A row for each search: every target's PSNR, seconds a target."""
-    public, others = photographs()
+    public, others = photographs(case.side)
     prior = gradient_inversion.gaussian_prior(public["x"])
-    found: dict[str, tuple[list[float], list[float]]] = {s.name: ([], []) for s in SEARCHES}
+    found: dict[str, tuple[list[float], list[float]]] = {}
+
+    def add(name: str, images: Any, x: Any, seconds: float) -> None:
+        each = np.asarray(jax.vmap(jax.vmap(metrics.psnr))(images, x)).mean(1)
+        so_far = found.setdefault(name, ([], []))
+        so_far[0].extend(each.tolist())
+        so_far[1].append(seconds / case.targets)
+
     for seed in range(seeds):
-        net, rng = network(case.net, seed), np.random.default_rng(seed)
+        net, rng = network(case.net, seed, case.side), np.random.default_rng(seed)
         observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(net.apply))
         picks = rng.choice(len(others["y"]), case.targets * case.batch, replace=False)
-        x = jnp.asarray(others["x"][picks]).reshape(case.targets, case.batch, *SHAPE)
+        x = jnp.asarray(others["x"][picks])
+        x = x.reshape(case.targets, case.batch, *x.shape[1:])
         y = jnp.tile(jax.nn.one_hot(np.arange(case.batch), CLASSES), (case.targets, 1, 1))
         uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
         uploads = noised(uploads, case.noise, rng) if case.noise else uploads
@@ -110,9 +131,10 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
             program = jax.jit(run).lower(*given).compile()
             began = time.perf_counter()
             images = jax.block_until_ready(program(*given)).x
-            found[search.name][1].append((time.perf_counter() - began) / case.targets)
-            each = jax.vmap(jax.vmap(metrics.psnr))(images, x)
-            found[search.name][0].extend(np.asarray(each).mean(1).tolist())
+            add(search.name, images, x, time.perf_counter() - began)
+        for name, how in THEIRS if theirs(case) else ():
+            images, seconds = in_torch(case.net, net.params, uploads, x, y, seed, how)
+            add(name, images, x, seconds)
     return [
         {
             "case": case.name,
@@ -122,6 +144,47 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
         }
         for name, (values, seconds) in found.items()
     ]
+
+
+def theirs(case: Case) -> bool:
+    """Whether torch is here and has the network."""
+    here = importlib.util.find_spec("torch") is not None
+    return here and case.net in ("smooth", "cnn", "lenet") and not case.noise
+
+
+def in_torch(
+    net: str,
+    params: Any,
+    uploads: Any,
+    x: jax.Array,
+    y: jax.Array,
+    seed: int,
+    how: dict[str, Any],
+) -> tuple[np.ndarray, float]:
+    """(images as `x`, seconds) of torch's loop, one target after the other."""
+    import torch
+
+    from bench.papers import _torch_inversions as peer
+
+    torch.set_num_threads(_harness.cores())
+    torch.manual_seed(seed)
+    weights = peer.parameters(jax.device_get(params))
+    images, seconds = [], 0.0
+    for at in range(len(x)):
+        upload = jax.tree.map(lambda leaf, at=at: np.asarray(leaf[at]), uploads)
+        target = [leaf.detach() for leaf in peer.leaves(peer.parameters(upload))]
+        truth = torch.tensor(np.asarray(x[at]).transpose(0, 3, 1, 2).copy())
+        start, labels = torch.rand(truth.shape), torch.tensor(np.asarray(y[at]))
+        own = peer.gradient(peer.NETS[net], weights, truth, labels)
+        for theirs, ours in zip(own, target, strict=True):  # the same network
+            torch.testing.assert_close(theirs, ours, rtol=1e-3, atol=1e-5)
+        began = time.perf_counter()
+        found = peer.invert(
+            peer.NETS[net], weights, target, labels, start, steps=STEPS[how["search"]], **how
+        )
+        seconds += time.perf_counter() - began
+        images.append(found.permute(0, 2, 3, 1).numpy())
+    return np.stack(images), seconds
 
 
 def table(rows: _tables.Rows) -> str:
@@ -147,7 +210,7 @@ def main() -> None:
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for case in CASES[:1] if options.quick else CASES:
-        rows += measure(case, 1 if options.quick else SEEDS)
+        rows += measure(case, 1 if options.quick else case.seeds)
         print(table(rows), flush=True)
     if not options.quick:
         path = _harness.write("inversions", rows, note=f"{SEEDS} seeds: network, targets, start")

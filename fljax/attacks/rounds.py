@@ -487,9 +487,9 @@ def undefended(
     confidence: float,
     num_rounds: int = 1,
     attack: str | None = None,
-) -> float | None:
-    """The epsilon that the attack proves where nothing is hidden: an attack that proves little here
-    says little elsewhere. None where the scheme refuses to draw next to no noise.
+) -> tuple[Verdict, tuple[np.ndarray, np.ndarray]] | None:
+    """What the attack proves where nothing is hidden, and its scores, as `audited`: an attack that
+    proves little here says little elsewhere. None where the scheme refuses next to no noise.
 
     Args:
       name, num_rounds, attack: as for `games`; of several games the sharpest.
@@ -505,10 +505,8 @@ def undefended(
         game = games(name, bare, num_rounds=num_rounds, attack=attack)[0]
     except ValueError:
         return None
-    scores = play(game, key, num_trials)
-    return judge(
-        game.event, scores, delta=delta, confidence=confidence, certified=math.inf
-    ).measured
+    how: dict[str, Any] = {"num_trials": num_trials, "delta": delta, "confidence": confidence}
+    return audited(game._replace(control=None), key, certified=math.inf, **how)
 
 
 def judge(

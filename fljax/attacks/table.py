@@ -128,6 +128,16 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
     broken = any(one.holds is False for _, one, _ in played)
     held = {each.law_alone for each, one, _ in played if one.holds}
     controls = [one.control for _, one, _ in played if one.control is not None]
+    bare = rounds.undefended(
+        name,
+        config,
+        jax.random.fold_in(key, len(games)),
+        num_trials=settings.trials,
+        num_rounds=settings.num_rounds,
+        attack=settings.attack,
+        delta=settings.delta,
+        confidence=confidence,
+    )
     return Row(
         scheme=name,
         unit=game.event.privacy_unit,
@@ -147,16 +157,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
         scores=scores,
         control=max(controls, default=None),
         law_alone=held == {True},
-        undefended=rounds.undefended(
-            name,
-            config,
-            jax.random.fold_in(key, len(games)),
-            num_trials=settings.trials,
-            num_rounds=settings.num_rounds,
-            attack=settings.attack,
-            delta=settings.delta,
-            confidence=confidence,
-        ),
+        undefended=None if bare is None else bare[0].measured,
     )
 
 

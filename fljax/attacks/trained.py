@@ -35,6 +35,12 @@ class Rate(NamedTuple):
     high: float
 
 
+def rate(members: np.ndarray, others: np.ndarray, fpr: float) -> Rate:
+    """Of scores of members and of others."""
+    found = metrics.tpr_at_fpr(members, others, fpr)
+    return Rate(fpr, found, *metrics.tpr_interval(members, others, fpr))
+
+
 class Membership(NamedTuple):
     """Scores `[N]` of a pool's examples, who was trained on `[N]`, and what they amount to.
 
@@ -227,10 +233,7 @@ def attacked(
         scores=scores,
         members=members,
         auc=metrics.auc(yes, no),
-        rates=tuple(
-            Rate(fpr, metrics.tpr_at_fpr(yes, no, fpr), *metrics.tpr_interval(yes, no, fpr))
-            for fpr in FPRS
-        ),
+        rates=tuple(rate(yes, no, fpr) for fpr in FPRS),
         largest_auc=1.0 if event is None else largest_auc(rounds.certified_curve(event, at), at),
     )
 

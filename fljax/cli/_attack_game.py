@@ -9,27 +9,39 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
 from fljax import accounting, schemes
 from fljax.accounting import words
-from fljax.attacks import rounds, table
+from fljax.attacks import audit, rounds, table, trained
 from fljax.cli import _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Membership of one unit"
-HEAD = ("epsilon", "noise", "measured, at least", "certified, at most", "verdict")
-_CONFIDENCE = 0.999
+HEAD = (
+    "epsilon",
+    "noise",
+    "measured, at least",
+    "certified, at most",
+    "TPR at 1 % FPR",
+    "largest TPR",
+    "verdict",
+)
+_CONFIDENCE, _FPR = 0.999, 0.01
 
 
 class Line(NamedTuple):
     """One budget; infinite: next to no noise. measured: the epsilon that the attack proves. bound:
-    certified. holds: as in `rounds.Verdict`.
+    certified. rates: one, of its scores, beside the largest that is certified. holds: as in
+    `rounds.Verdict`.
     """
 
     budget: float
     noise: float
     measured: float
     bound: float
+    rates: tuple[trained.Rate, ...]
+    largest_tpr: float
     holds: bool | None
 
 
@@ -76,14 +88,18 @@ def _run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Foun
     )
     lines, sees = [], ""
     if proved is not None:
-        lines.append(Line(math.inf, rounds.NEXT_TO_NO_NOISE, proved, math.inf, None))
+        bare, scores = proved
+        rates = (_rate(*scores),)
+        lines.append(
+            Line(math.inf, rounds.NEXT_TO_NO_NOISE, bare.measured, math.inf, rates, 1.0, None)
+        )
     say(f"without noise: {options.trials} runs in each world done")
     for place, (budget, noise, _) in enumerate(noisy):
         config = dataclasses.replace(start, noise_multiplier=noise)
         (game,) = rounds.games(
             options.scheme, config, num_rounds=options.num_rounds, attack=options.attack
         )
-        found = rounds.verdict(
+        found, scores = rounds.audited(
             game,
             jax.random.fold_in(root, place),
             num_trials=options.trials,
@@ -92,7 +108,18 @@ def _run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Foun
         )
         sees = game.sees
         holds = None if found.holds and game.law_alone else found.holds
-        lines.append(Line(float(budget), noise, found.measured, found.certified, holds))
+        largest = 1 - float(rounds.certified_curve(game.event, np.asarray(_FPR)))
+        lines.append(
+            Line(
+                float(budget),
+                noise,
+                found.measured,
+                found.certified,
+                (_rate(*scores),),
+                largest,
+                holds,
+            )
+        )
         told = f"epsilon {words.at_most(budget)}: {options.trials} runs in each world done"
         if holds is None:
             why = table.cannot_tell(found.ceiling, found.control, bool(found.holds))
@@ -103,15 +130,26 @@ def _run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Foun
     )
 
 
+def _rate(present: np.ndarray, absent: np.ndarray) -> trained.Rate:
+    """Of the runs that chose nothing: weights of a view of several numbers are learnt from the
+    others.
+    """
+    kept = audit.counted(len(present))
+    return trained.rate(present[-kept:], absent[-kept:], _FPR)
+
+
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
     measured, bound = words.at_least(line.measured, 4), words.at_most(line.bound, 4)
     plain = math.isinf(line.budget)
+    (rate,) = line.rates
     return [
         "no noise" if plain else words.at_most(line.budget),
         f"{line.noise:.4g}",
         measured,
         "nothing" if plain else bound,
+        f"{rate.tpr:.2g} ({rate.low:.2g} to {rate.high:.2g})",
+        "nothing" if plain else words.at_most(line.largest_tpr, 3),
         "undefended" if plain else table.VERDICTS[line.holds],
     ]
 

@@ -30,7 +30,8 @@ HEAD = (
     "verdict",
 )
 _WRONG_LABELS, _HIDDEN = 0.2, (32,)
-_RATES = {"classes": 2.0, "tokens": 0.4}  # of training, at which models memorise
+# Of training, from the largest: whether models memorise by a rate depends on the scheme's steps.
+_RATES = {"classes": (2.0, 0.6, 0.2), "tokens": (0.4,)}
 
 
 class Line(NamedTuple):
@@ -67,9 +68,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     """
     scheme = schemes.get(options.scheme)
     pool, population, rest, task, num_classes = _pool(options, own)
-    if options.learning_rate is None:
-        options = dataclasses.replace(options, learning_rate=_RATES[task])
-    start = _config(options, scheme, own, len(pool["y"]) + len(rest["y"]))
+    size = len(pool["y"]) + len(rest["y"])
     root = jax.random.key(options.seed, impl="threefry2x32")
     texts = task == "tokens"
     if texts and options.attack in trained.OF_CLASSES:
@@ -96,23 +95,41 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     everybody = {name: jnp.concatenate([pool[name], rest[name]]) for name in pool}
     always = jnp.ones((len(included), len(rest["y"])), bool)
 
-    def line(place: int, budget: float, noise: float, event: Any) -> Line:
-        key = jax.random.fold_in(root, 2 + place)
-        config = dataclasses.replace(start, noise_multiplier=noise)
-        params = trained.models(
+    def train(config: Any, models: slice, key: jax.Array) -> Any:
+        return trained.models(
             options.scheme,
             config,
             loss,
             model.params,
             everybody,
-            jnp.concatenate([included, always], axis=1),
-            jax.random.split(key, len(included)),
+            jnp.concatenate([included, always], axis=1)[models],
+            jax.random.split(key, len(included))[models],
             num_rounds=options.num_rounds,
         )
+
+    def told_right(params: Any) -> np.ndarray:
+        """Which examples of the pool model 0 tells."""
+        target = jax.tree.map(lambda leaf: leaf[0], params)
+        outputs = jax.vmap(model.apply, (None, 0))(target, pool["x"])
+        return np.asarray(jax.vmap(tasks.TASKS[task].of_one)(outputs, pool["y"]))
+
+    def memorised(rate: float) -> float:
+        """Without noise, of the target's members."""
+        bare = _config(options, scheme, own, size, rate)
+        params = train(dataclasses.replace(bare, noise_multiplier=0.0), slice(1), root)
+        return float(told_right(params)[np.asarray(included[0])].mean())
+
+    rates = _RATES[task] if options.learning_rate is None else (options.learning_rate,)
+    rate = max(rates, key=memorised) if own is None and len(rates) > 1 else rates[0]
+    start = _config(options, scheme, own, size, rate)
+
+    def line(place: int, budget: float, noise: float, event: Any) -> Line:
+        key = jax.random.fold_in(root, 2 + place)
+        config = dataclasses.replace(start, noise_multiplier=noise)
+        params = train(config, slice(None), key)
         given = trained.Trained(model.apply, params, pool, np.asarray(included), population)
         found = trained.attacked(options.attack, given, jax.random.fold_in(key, 1), event)
-        outputs = jax.vmap(model.apply, (None, 0))(given.model(0), pool["x"])
-        right = np.asarray(jax.vmap(tasks.TASKS[task].of_one)(outputs, pool["y"]))
+        right = told_right(params)
         groups = int(min(found.members.sum(), (~found.members).sum()))
         return Line(
             budget=float(budget),
@@ -152,13 +169,13 @@ def within(auc: float, bound: float, num: int) -> bool | None:
     return None if 1 - slack <= bound else auc - slack <= bound
 
 
-def _config(options: Any, scheme: Any, own: _own.Own | None, size: int) -> Any:
-    """One local step, no momentum, no cohorts, or all as `own` has it; and clients that have room
-    for so many examples.
+def _config(options: Any, scheme: Any, own: _own.Own | None, size: int, rate: float) -> Any:
+    """One local step at this rate, no momentum, no cohorts, or all as `own` has it; and clients
+    that have room for so many examples.
     """
     names = {field.name for field in dataclasses.fields(scheme.Config)}
-    rate = "local_learning_rate" if "local_learning_rate" in names else "server_learning_rate"
-    changes: dict[str, Any] = {rate: options.learning_rate} if own is None else {}
+    where = "local_learning_rate" if "local_learning_rate" in names else "server_learning_rate"
+    changes: dict[str, Any] = {where: rate} if own is None else {}
     if "sampling_prob" in names and own is None:
         changes["sampling_prob"] = 1.0
     if "records_per_client" in names:

@@ -207,6 +207,19 @@ def test_a_gaussian_prior_has_the_moments_of_its_examples():
         inversion.gaussian_prior(public, rank=0)
 
 
+def test_the_gradient_of_a_transformers_patches_holds_each_patch_up_to_what_meets_in_it():
+    """Kernel and places: outer products of patches with what the places' gradient is, exactly."""
+    net = victims.small_vit(example_shape=(8, 8, 1), num_classes=3, key=jax.random.key(0))
+    x = jax.random.uniform(jax.random.key(1), (8, 8, 1))
+    loss = lambda params: -jax.nn.log_softmax(net.apply(params, x))[1]
+    grads = jax.grad(loss)(net.params)
+    patches = np.asarray(x).reshape(2, 4, 2, 4).transpose(0, 2, 1, 3).reshape(4, 16)
+    found = np.linalg.lstsq(np.asarray(grads["places"]).T, np.asarray(grads["patches"]["kernel"]).T)
+    np.testing.assert_allclose(found[0], patches, atol=1e-3)
+    with pytest.raises(ValueError, match="sides that 4 divides"):
+        victims.small_vit(example_shape=(10, 8, 1), num_classes=3, key=jax.random.key(0))
+
+
 def test_a_prior_goes_with_gauss_newton_alone_and_fits_the_shape():
     prior = inversion.gaussian_prior(np.random.default_rng(0).normal(size=(9, *SHAPE)))
 

@@ -143,20 +143,20 @@ def _uploads(algorithm: Any) -> Any:
 
 
 @functools.lru_cache(maxsize=1)
-def photographs() -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """(Public patches, others), float32 `[N, 32, 32, 3]` in [0, 1] with the photograph they are
+def photographs(side: int = 32) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """(Public patches, others), float32 `[N, side, side, 3]` in [0, 1] with the photograph they are
     of; none of one shares a pixel with the other. Raises ImportError without scikit-learn.
     """
     from sklearn.datasets import load_sample_images
 
     parts: list[dict[str, list[Any]]] = [{"x": [], "y": []}, {"x": [], "y": []}]
     for label, image in enumerate(load_sample_images().images):
-        for top in range(0, image.shape[0] - 31, _STEP):
-            for left in range(0, image.shape[1] - 31, _STEP):
-                if left < _CUT < left + 32:
+        for top in range(0, image.shape[0] - side + 1, _STEP):
+            for left in range(0, image.shape[1] - side + 1, _STEP):
+                if left < _CUT < left + side:
                     continue
                 part = parts[left >= _CUT]
-                part["x"].append(image[top : top + 32, left : left + 32] / np.float32(255))
+                part["x"].append(image[top : top + side, left : left + side] / np.float32(255))
                 part["y"].append(label)
     public, others = (
         {"x": np.stack(part["x"]).astype(np.float32), "y": np.asarray(part["y"], np.int32)}

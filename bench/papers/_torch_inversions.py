@@ -1,0 +1,149 @@
+"""The searches that breaching and DLG make, in torch: one target after the other, on our weights.
+
+Signed Adam on cosine and total variation with its rate falling at 3/8, 5/8 and 7/8 of the steps,
+and torch's own L-BFGS with its line search. Imports neither JAX nor fljax.
+"""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as nn
+
+Net = Callable[[dict[str, Any], torch.Tensor], torch.Tensor]
+_TRIALS_OF_A_LINE = 1.25  # evaluations that torch allows to an iteration, by its own default
+
+
+def parameters(params: Any) -> dict[str, Any]:
+    """Nested dicts of NumPy arrays as leaf tensors; kernels of convolutions torch's way."""
+    found: dict[str, Any] = {}
+    for name, value in params.items():
+        if isinstance(value, dict):
+            found[str(name)] = parameters(value)
+        else:
+            array = np.asarray(value, np.float32)
+            array = array.transpose(3, 2, 0, 1) if array.ndim == 4 else array
+            found[str(name)] = torch.tensor(array.copy(), requires_grad=True)
+    return found
+
+
+def leaves(tree: dict[str, Any]) -> list[torch.Tensor]:
+    """In the order of sorted names, as JAX flattens dicts."""
+    return [
+        leaf
+        for name in sorted(tree)
+        for leaf in (leaves(tree[name]) if isinstance(tree[name], dict) else [tree[name]])
+    ]
+
+
+def _flat(x: torch.Tensor) -> torch.Tensor:
+    """Channels last, as our dense layers read them."""
+    return x.permute(0, 2, 3, 1).flatten(1)
+
+
+def _dense(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return x @ layer["kernel"] + layer["bias"]
+
+
+def smooth(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """`victims.smooth_lenet`: SAME with stride 2 pads one before and two behind."""
+    for layer, stride in enumerate((2, 2, 1)):
+        conv = params[f"conv{layer}"]
+        x = nn.pad(x, (1, 2, 1, 2) if stride == 2 else (2, 2, 2, 2))
+        x = torch.sigmoid(nn.conv2d(x, conv["kernel"], conv["bias"], stride))
+    return _dense(params["dense"], _flat(x))
+
+
+def cnn(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """`models.CNN` of two 3 x 3 convolutions."""
+    for layer in ("0", "1"):
+        conv = params["convs"][layer]
+        x = nn.max_pool2d(nn.relu(nn.conv2d(x, conv["kernel"], conv["bias"], 1, 1)), 2)
+    x = nn.relu(_dense(params["head"]["hidden"]["0"], _flat(x)))
+    return _dense(params["head"]["logits"], x)
+
+
+def lenet(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """`image_nets.LeNet`."""
+    for layer in ("0", "1"):
+        conv = params["convs"][layer]
+        x = nn.max_pool2d(nn.relu(nn.conv2d(x, conv["kernel"], conv["bias"])), 2)
+    x = _flat(x)
+    for layer in ("0", "1"):
+        x = nn.relu(_dense(params["hidden"][layer], x))
+    return _dense(params["logits"], x)
+
+
+NETS: dict[str, Net] = {"smooth": smooth, "cnn": cnn, "lenet": lenet}
+
+
+def gradient(
+    net: Net, params: dict[str, Any], x: torch.Tensor, y: torch.Tensor, *, create: bool = False
+) -> list[torch.Tensor]:
+    """Of the mean cross-entropy, `x` `[B, channels, H, W]`, `y` probabilities `[B, classes]`."""
+    loss = nn.cross_entropy(net(params, x), y)
+    return list(torch.autograd.grad(loss, leaves(params), create_graph=create))
+
+
+def invert(
+    net: Net,
+    params: dict[str, Any],
+    target: list[torch.Tensor],
+    y: torch.Tensor,
+    start: torch.Tensor,
+    *,
+    search: Literal["adam", "lbfgs"],
+    steps: int,
+    tv_weight: float,
+) -> torch.Tensor:
+    """The images `[B, channels, H, W]` of the least objective seen (L-BFGS: the last), clamped."""
+    length = torch.sqrt(sum((t.square().sum() for t in target), torch.zeros(())))
+    x = start.clone().requires_grad_()
+
+    def objective() -> torch.Tensor:
+        found = gradient(net, params, x, y, create=True)
+        zero = torch.zeros(())
+        inner = sum(((f * t).sum() for f, t in zip(found, target, strict=True)), zero)
+        own = torch.sqrt(sum((f.square().sum() for f in found), zero))
+        value = 1 - inner / (own * length)
+        if tv_weight:
+            down, across = x[:, :, 1:] - x[:, :, :-1], x[..., 1:] - x[..., :-1]
+            value = value + tv_weight * (down.abs().mean() + across.abs().mean())
+        return value
+
+    if search == "lbfgs":
+        by = torch.optim.LBFGS(
+            [x],
+            max_iter=steps,
+            max_eval=round(_TRIALS_OF_A_LINE * steps),
+            history_size=20,
+            tolerance_grad=0,
+            tolerance_change=0,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure() -> torch.Tensor:
+            by.zero_grad()
+            value = objective()
+            (x.grad,) = torch.autograd.grad(value, [x])
+            return value
+
+        by.step(closure)
+        return x.detach().clamp(0, 1)
+    adam = torch.optim.Adam([x], lr=0.1)
+    falling = torch.optim.lr_scheduler.MultiStepLR(
+        adam, [3 * steps // 8, 5 * steps // 8, 7 * steps // 8], 0.1
+    )
+    best, least = x.detach().clone(), torch.inf
+    for _ in range(steps):
+        value = objective()
+        if value.item() < least:
+            best, least = x.detach().clone(), value.item()
+        (grad,) = torch.autograd.grad(value, [x])
+        x.grad = grad.sign()
+        adam.step()
+        falling.step()
+        with torch.no_grad():
+            x.clamp_(0, 1)
+    return best
