@@ -33,6 +33,7 @@ from fljax import models
 from fljax.local import gaussian_sampling
 from fljax.schemes.weighted import gd_dp, gsgd_dp
 from fljax.schemes.weighted import round as weighted
+from fljax.server.rounds import Performance
 from fljax_kernels import spectral
 from fljax_kernels.spectral import reference
 
@@ -81,13 +82,13 @@ def client_steps(
     forms["gd_dp"] = (gd_dp, gd_dp.Config(**common, noise_multiplier=NOISES[0]))
     steps = {}
     for name, (scheme, config) in forms.items():
-        step = scheme.client(config, loss)
-        steps[name] = _harness.compile_step(
-            lambda params, step=step: (
-                step(params, examples, rows, jax.random.key(1), jax.random.key(2)).sum
-            ),
-            functional.params,
-        )
+        step = scheme.client(config, loss, Performance())
+
+        def of_client(params: Any, step: weighted.Client = step) -> Any:
+            keys = jax.random.key(1), jax.random.key(2)
+            return step(weighted.Turn(params, examples, rows, *keys)).sum
+
+        steps[name] = _harness.compile_step(of_client, functional.params)
     gradients = gaussian_sampling.clipped_gradients(loss, l2_clip_norm=CLIP)
     gram = jax.jit(lambda params: gradients(params, examples, rows, jax.random.key(0)).gram())(
         functional.params
