@@ -79,32 +79,21 @@ def test_without_noise_the_round_is_the_mean_of_the_responders_clipped_updates(k
     np.testing.assert_allclose(few, order, rtol=1e-5, atol=1e-7)
 
 
-# Of the graph below, own variance 1 and pair variance 2: what its worst client shows to whichever
-# one colluder, by trying all of them.
-WORST = float(
-    np.max(
-        view.worst_mu(
-            view.pair_graph(
-                schemes.lightdp.edges(
-                    config("lightdp", graph="k_regular", degree=3),
-                ),
-                num_clients=NUM,
-                own_variance=1.0,
-                pair_variance=2.0,
-            ),
-            num_colluders=1,
-        )
-    )
-)
-NOISY = {
-    "graph": "k_regular",
-    "degree": 3,
-    "noise_multiplier": 2 / WORST,  # own noise of standard deviation 2
-    "pair_variance_ratio": 2.0,
-    "straggler_law": "custom",
-    "straggler_probs": (0.0, 0.0, 1.0),
-    "late_prob": 0.5,
-}
+@functools.cache
+def noisy():
+    """Settings with own noise of standard deviation 2: of own variance 1 and pair variance 2 the
+    worst client shows so much to whichever one colluder, by trying all of them.
+    """
+    graph = {"graph": "k_regular", "degree": 3}
+    edges = schemes.lightdp.edges(config("lightdp", **graph))
+    weighted = view.pair_graph(edges, num_clients=NUM, own_variance=1.0, pair_variance=2.0)
+    return graph | {
+        "noise_multiplier": 2 / float(np.max(view.worst_mu(weighted, num_colluders=1))),
+        "pair_variance_ratio": 2.0,
+        "straggler_law": "custom",
+        "straggler_probs": (0.0, 0.0, 1.0),
+        "late_prob": 0.5,
+    }
 
 
 @pytest.mark.slow(
@@ -113,15 +102,15 @@ NOISY = {
 @pytest.mark.parametrize("absent", [None, 3])
 def test_lightdps_average_has_the_noise_of_equation_9(absent, key):
     ids = [-1 if client == absent else client for client in range(NUM)]
-    noise, info, state = run_round("lightdp", key, client_ids=ids, scale=0.0, **NOISY)
-    edges = schemes.lightdp.edges(config("lightdp", **NOISY))
+    noise, info, state = run_round("lightdp", key, client_ids=ids, scale=0.0, **noisy())
+    edges = schemes.lightdp.edges(config("lightdp", **noisy()))
     # own variance 2**2, pair variance twice that; an absent client is one more straggler.
     graph = view.pair_graph(edges, num_clients=NUM, own_variance=4.0, pair_variance=8.0)
     straggle_key = _keys.server_key(key, state.round - 1, _keys.Purpose.STRAGGLE)
     responds = np.array(stragglers.draw(straggle_key, stragglers.fixed(2), NUM).responds)
     assert responds.sum() == NUM - 2
     # The report draws the same again.
-    found = schemes.get("lightdp").views(config("lightdp", **NOISY), jax.random.clone(key), 1)
+    found = schemes.get("lightdp").views(config("lightdp", **noisy()), jax.random.clone(key), 1)
     np.testing.assert_array_equal(found.reached[0] == adversaries.IN_TIME, responds)
     if absent is not None:
         responds[absent] = False
@@ -168,7 +157,7 @@ def test_a_secure_sum_has_the_noise_of_the_table_and_aborts_when_too_few_can_be_
 )
 def test_replay_of_a_round_confirms_the_sensitivity(key):
     # Of the mean, over N - S = 4 responders: 2 clip norms / 4. The noise repeats and drops out.
-    init, round_fun = jitted("lightdp", tuple(sorted(NOISY.items())))
+    init, round_fun = jitted("lightdp", tuple(sorted(noisy().items())))
     pool, owner = clients(), np.repeat(np.arange(NUM), 2)
 
     def model(examples):
