@@ -5,9 +5,12 @@ line.
 import json
 import tomllib
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from fljax import cli
+from fljax.cli import _attack_malicious
 
 
 def files(run_dir):
@@ -63,6 +66,36 @@ def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     )
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
+@pytest.mark.parametrize("attack", ["imprint", "fishing"])
+def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attack, tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--attack", attack, "--batch-size", "8", "--targets", "6", "--repeats", "2"]
+    assert cli.main(["attack", *flags, "--budgets", "1", "--run-dir", str(run_dir)]) == 0
+    found = json.loads((run_dir / "attack.json").read_text())
+    plain, private = found["rows"]
+    # Some share a bin with another of their batch, some a class.
+    assert plain["inverted"] >= 0.75 and plain["psnr"] > 25 > 15 > private["psnr"]
+    assert private["inverted"] < 0.6 and private["bound"] < 0.3 and private["holds"] is not False
+    report = files(run_dir)[1]
+    assert "malicious server" in report and "one of 8 records of its client" in report
+
+
+def test_a_guess_of_a_malicious_server_needs_no_truth():
+    candidates = np.asarray([[0.0, 1.0], [1.0, 0.0], [0.5, 0.5]]).reshape(3, 1, 2, 1)
+    # Bins of two uploads: the first holds a stranger and the second candidate, the second nothing.
+    kernels = np.asarray([[[1.3, 0.9], [0.4, 0.1]], [[0.0, 0.0], [0.0, 0.0]]])
+    biases = np.asarray([[2.0, 1.0], [0.0, 0.0]])
+    layers = {"kernel": np.concatenate([kernels, kernels[:1] * np.nan]), "bias": biases[[0, 1, 0]]}
+    found = _attack_malicious.read(layers, candidates, (0.0, 1.0))
+    np.testing.assert_allclose(found[0].ravel(), [0.9, 0.1], rtol=1e-6)
+    assert found.shape == (3, 1, 2, 1) and np.isnan(found[1:]).all()
+    told = _attack_malicious.relabelled(
+        {"x": jnp.zeros((2, 3)), "y": jnp.asarray([[3, 1, 0], [2, 2, 9]])}, jnp.asarray([1, 2]), 10
+    )
+    np.testing.assert_array_equal(told["y"], [[2, 0, 9], [0, 0, 7]])
+
+
 @pytest.mark.slow(reason="inverts gradients")
 @pytest.mark.parametrize("scheme", ["natural_channel", "dp_fedsgd"])
 def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
@@ -75,7 +108,7 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     from fljax import data, models
     from fljax.attacks import reconstruction, victims
 
-    def updates(name, config, loss, params, examples, keys, dataset):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside):
         return jax.tree.map(lambda leaf: jnp.full((len(keys), *leaf.shape), jnp.nan), params)
 
     monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
@@ -199,7 +232,7 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
     from fljax import data
     from fljax.attacks import reconstruction, table
 
-    def updates(name, config, loss, params, examples, keys, dataset):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
     # Without noise, and at four budgets.
@@ -346,6 +379,8 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--budgets", "0"], "budgets > 0"),
         (["attack", "--targets", "1"], "targets in"),
         (["attack", "--targets", "many"], "many"),
+        (["attack", "--batch-size", "2"], "imprint, fishing"),
+        (["attack", "--attack", "imprint", "--batch-size", "0"], "batch_size"),
         (["attack", "--shadows", "2"], "shadows >= 4"),
         (["attack", "--attack", "lira", "--scheme", "lightdp"], "for examples or subjects"),
         (["audit", "--scheme", "natural_channel", "--num-rounds", "2"], "num_rounds=1"),

@@ -23,6 +23,8 @@ _OWN = {
 NAMES = tuple(_OWN)
 # Of `fljax attack`: searches for a record.
 INVERSIONS = ("inversion", "inversion_lbfgs", "inversion_gauss_newton")
+# So do these, of a malicious server, which sends a model that is made for it.
+MALICIOUS = ("imprint", "fishing")
 # Of `fljax attack`, too: who was trained on, of models that the scheme trains.
 MEMBERSHIP = (
     "lira",
@@ -37,7 +39,7 @@ MEMBERSHIP = (
     "quantile_regression",
 )
 SYMBOLS = "symbols"  # of `fljax attack`: which ones a text has, from its update
-PROGRAMS = (*INVERSIONS, *MEMBERSHIP, SYMBOLS)  # these play no game
+PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, SYMBOLS)  # these play no game
 _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
     "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
 )

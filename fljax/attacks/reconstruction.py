@@ -47,6 +47,16 @@ ALONE: dict[str, Any] = {
 }
 
 
+# Of these fields one for each record of the client that is attacked.
+_EACH = (
+    "batch_size",
+    "expected_subjects",
+    "expected_items",
+    "local_batch_size",
+    "records_per_client",
+)
+
+
 class Seen(NamedTuple):
     """What a simulated run of a scheme has: the part of it that a scheme's `inputs` and `spent` ask
     for.
@@ -56,30 +66,32 @@ class Seen(NamedTuple):
     client_data: ClientData
 
 
-def config(name: str, **changes: Any) -> Any:
-    """The Config of scheme `name` with one record in each round; `changes` go before.
+def config(name: str, num_records: int = 1, **changes: Any) -> Any:
+    """The Config of scheme `name` with `num_records`, of one client, in each round; `changes` go
+    before.
 
     Raises:
       ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of
         that name.
     """
     scheme = schemes.get(name)
-    return rounds.small(scheme.Config, _alone(scheme) | changes, required=changes)
+    return rounds.small(scheme.Config, _alone(scheme, num_records) | changes, required=changes)
 
 
-def alone(scheme: schemes.Scheme, config: Any) -> Any:
-    """`config` with one record in each round; all else as it is.
+def alone(scheme: schemes.Scheme, config: Any, num_records: int = 1) -> Any:
+    """`config` with `num_records`, of one client, in each round; all else as it is.
 
     Raises:
       ValueError: what is left does not go together with that.
     """
     names = {field.name for field in dataclasses.fields(config)}
-    own = {name: value for name, value in _alone(scheme).items() if name in names}
+    own = {name: value for name, value in _alone(scheme, num_records).items() if name in names}
     return dataclasses.replace(config, **own)
 
 
-def _alone(scheme: schemes.Scheme) -> dict[str, Any]:
-    return ALONE | ({"num_parties": 1} if scheme.noise_at == "silo" else {})
+def _alone(scheme: schemes.Scheme, num_records: int) -> dict[str, Any]:
+    each = {name: type(ALONE[name])(num_records) for name in _EACH}
+    return ALONE | each | ({"num_parties": 1} if scheme.noise_at == "silo" else {})
 
 
 def updates(
@@ -90,40 +102,47 @@ def updates(
     examples: PyTree,
     keys: jax.Array,
     dataset: Dataset,
+    *,
+    beside: PyTree | None = None,
 ) -> PyTree:
-    """How far one round moves the model, for each of T records as the only data: leaves `[T, ...]`.
+    """How far one round moves the model, for each of T records as the only data, or beside others
+    of the same client: leaves `[T, ...]`.
 
     Args:
       name, config: the scheme; its noise must be set.
       examples: {"x", "y"}, leaves `[T, ...]`.
       keys: `[T]`, of the rounds.
       dataset: what a scheme that calibrates its noise on data may look at.
+      beside: like examples, leaves `[T, B - 1, ...]`: records of other subjects, with a config of B
+        records.
 
     Raises:
       As the scheme's `make`.
     """
     scheme = schemes.get(name)
     num_clients = scheme.population(config).num_clients or 1
-    one_each = np.full((num_clients, 1), -1, np.int32)
-    one_each[0] = 0
+    batch = jax.tree.map(lambda leaf: leaf[:, None], examples)
+    if beside is not None:
+        batch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, 1), batch, beside)
+    num_records = jax.tree.leaves(batch)[0].shape[1]
+    one_each = np.full((num_clients, num_records), -1, np.int32)
+    one_each[0] = np.arange(num_records)
     seen = Seen(
         dataset, ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(one_each))
     )
     inputs = scheme.inputs(config, seen) if scheme.inputs is not None else {}
     algorithm = scheme.make(config, loss, num_units=num_clients, **inputs)
 
-    def one(example: PyTree, key: jax.Array) -> PyTree:
-        records = jax.tree.map(lambda leaf: leaf[None], example) | {
-            SUBJECT: jnp.zeros(1, jnp.int32)
-        }
+    def one(records: PyTree, key: jax.Array) -> PyTree:
+        records = records | {SUBJECT: jnp.arange(num_records, dtype=jnp.int32)}
         here = cohort(ClientData(records, jnp.asarray(one_each)), jnp.arange(num_clients))
         after, _ = algorithm.round(algorithm.init(params), here, key)
         return jax.tree.map(jnp.subtract, params, after.params)
 
     # One by one: some schemes work through their clients in loops, which XLA is slow at side by
     # side.
-    return jax.jit(lambda examples, keys: jax.lax.map(lambda pair: one(*pair), (examples, keys)))(
-        examples, keys
+    return jax.jit(lambda batch, keys: jax.lax.map(lambda pair: one(*pair), (batch, keys)))(
+        batch, keys
     )
 
 

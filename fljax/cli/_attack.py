@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from fljax import data, models, schemes
+from fljax import attacks, data, models, schemes
 from fljax.accounting import words
 from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, table, victims
-from fljax.cli import _attack_noise, _own, _run_files
+from fljax.cli import _attack_malicious, _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction"
@@ -34,6 +34,7 @@ _OPTIMIZERS: dict[str, Any] = {
     "inversion": "adam",
     "inversion_lbfgs": "lbfgs",
     "inversion_gauss_newton": "gauss_newton",
+    "fishing": "gauss_newton",
 }
 _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
@@ -87,9 +88,9 @@ def epsilons(options: Any, own: _own.Own | None) -> Promise:
     """Of a scheme with an epsilon: the share of records told right."""
     scheme = schemes.get(options.scheme)
     if own is None:
-        start = reconstruction.config(options.scheme, noise_multiplier=1.0)
+        start = reconstruction.config(options.scheme, options.batch_size, noise_multiplier=1.0)
     else:
-        start = reconstruction.alone(scheme, own.config)
+        start = reconstruction.alone(scheme, own.config, options.batch_size)
     configs = [
         (budget, dataclasses.replace(start, noise_multiplier=noise), noise)
         for budget, noise, _ in _attack_noise.noises(
@@ -114,7 +115,7 @@ def _nats(options: Any, dataset: data.Dataset) -> Promise:
     seen = reconstruction.Seen(dataset, clients)
     configs = []
     for nats in options.budgets:
-        config = reconstruction.config(options.scheme, nats=nats)
+        config = reconstruction.config(options.scheme, options.batch_size, nats=nats)
         inputs, _ = reconstruction.of_channel(options.scheme, config, seen)
         noise = float(jnp.exp(0.5 * jnp.mean(inputs["channel"].noise.log_noise_var)))
         configs.append((nats, config, noise))
@@ -144,41 +145,59 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     victim = victims.smooth_lenet(
         example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0)
     )
-    loss = models.softmax_cross_entropy(victim.apply)
+    searched = victim.apply
     many = {
         "x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))),
         "y": jnp.asarray(np.tile(y, options.repeats)),
     }
+    beside = None
+    if options.attack in attacks.MALICIOUS:
+        victim, searched = _attack_malicious.sent(options, victim, digits)
+        beside = _attack_malicious.beside(options, digits, len(many["y"]))
+    if options.attack == "fishing":
+        own_class = many["y"]
+        if beside is not None:
+            beside = _attack_malicious.relabelled(beside, own_class, digits.num_classes)
+        many, y = many | {"y": jnp.zeros_like(own_class)}, np.zeros_like(y)
+    loss = models.softmax_cross_entropy(victim.apply)
     root = jax.random.key(options.seed, impl="threefry2x32")
     plain_config = without_noise(options.scheme, promise.configs[0][1])
     told, moved = [(math.inf, plain_config, 0.0), *promise.configs], []
     for place, (budget, config, _) in enumerate(told):
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
         moved.append(
-            reconstruction.updates(options.scheme, config, loss, victim.params, many, keys, digits)
+            reconstruction.updates(
+                options.scheme, config, loss, victim.params, many, keys, digits, beside=beside
+            )
         )
         what = "without noise" if place == 0 else f"{words.at_most(budget)} {promise.unit}"
         say(f"{what}: rounds done")
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
     labels = jnp.tile(many["y"], len(told))
     low, high = float(digits.train["x"].min()), float(digits.train["x"].max())
-    informed = options.attack == "inversion_gauss_newton"
-    search = gradient_inversion.Settings(
-        optimizer=_OPTIMIZERS[options.attack],
-        num_iterations=options.iterations,
-        tv_weight=0.0 if informed else _TV,  # the prior says how images vary
-        box=None if channel else (low, high),
-    )
-    images = reconstruction.invert(
-        victim.apply,
-        victim.params,
-        together,
-        labels,
-        jax.random.fold_in(root, len(told)),
-        shape=shape,
-        settings=search,
-        prior=gradient_inversion.gaussian_prior(digits.train["x"]) if informed else None,
-    )
+    informed = _OPTIMIZERS.get(options.attack) == "gauss_newton"
+    box = None if channel else (low, high)
+    if options.attack == "imprint":
+        images = _attack_malicious.read(together["imprint"], truth, box)
+    else:
+        search = gradient_inversion.Settings(
+            optimizer=_OPTIMIZERS[options.attack],
+            num_iterations=options.iterations,
+            tv_weight=0.0 if informed else _TV,  # the prior says how images vary
+            box=box,
+        )
+        images = np.asarray(
+            reconstruction.invert(
+                searched,
+                victim.params,
+                together,
+                labels,
+                jax.random.fold_in(root, len(told)),
+                shape=shape,
+                settings=search,
+                prior=gradient_inversion.gaussian_prior(digits.train["x"]) if informed else None,
+            )
+        )
     say("inversions done")
     plain = reconstruction.gradients_of(
         loss, victim.params, {"x": jnp.asarray(truth), "y": jnp.asarray(y)}
@@ -186,7 +205,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     lines = []
     standing = "certified"
     for place, (budget, config, noise) in enumerate(told):
-        part = np.asarray(images[place * len(many["y"]) : (place + 1) * len(many["y"])])
+        part = images[place * len(many["y"]) : (place + 1) * len(many["y"])]
         failed = reconstruction.diverged(part)
         if channel:
             part = table.linear_estimate(part, digits.train["x"]).astype(np.float32)
@@ -202,6 +221,11 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     sees = "the model before and after a round, the label, and how the mechanism works"
     if informed:
         sees += "; who inverts also has the training split, other images of the same kind"
+    if options.attack in attacks.MALICIOUS:
+        sees += (
+            ". It is a malicious server, which sent a model that was made to give away what it "
+            "meets; the certificate holds for whatever model is sent"
+        )
     return Found(lines, truth, promise.unit, promise.quantity, standing, sees)
 
 
@@ -271,6 +295,16 @@ def _images(options: Any, own: _own.Own | None) -> data.Dataset:
             f"got targets={options.targets}."
         )
     return found
+
+
+def _company(options: Any) -> str:
+    """What else there is, in words."""
+    if options.batch_size > 1:
+        return (
+            f"The image is one of {options.batch_size} records of its client, the others are drawn "
+            "of the training split, and no other client has any."
+        )
+    return "The image is the only record of its client and nobody else has any: a worst case."
 
 
 def without_noise(name: str, config: Any) -> Any:
@@ -371,7 +405,6 @@ def sections(options: Any, found: Found) -> list[str]:
         ),
         run_page.section(
             "Threat model",
-            f"<p>The attacker sees {found.sees}. The image is the only record of its client and "
-            f"nobody else has any: a worst case. {knows}</p>",
+            f"<p>The attacker sees {found.sees}. {_company(options)} {knows}</p>",
         ),
     ]

@@ -20,7 +20,9 @@ inverts the gradient and learns the candidates only afterwards, the other knows 
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
 inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
-split's images.
+split's images. imprint and fishing are of a malicious server, which sends a
+model that is made for it: a layer whose gradient holds the images, or a head through which one
+image of a batch alone, of --batch-size images, has a gradient. The certificate is the same.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
@@ -58,7 +60,8 @@ def _fits(name: str, attack: str) -> bool:
         return False
     if scheme.promise == "nats" and scheme.uploads_seen:  # of noise on uploads see `fljax audit`
         return False
-    if attack in attacks.INVERSIONS or (attack == attacks.SYMBOLS and scheme.promise == "epsilon"):
+    inverts = attack in attacks.INVERSIONS or attack in attacks.MALICIOUS
+    if inverts or (attack == attacks.SYMBOLS and scheme.promise == "epsilon"):
         return True
     if scheme.promise != "epsilon":
         return False
@@ -76,6 +79,7 @@ def _against(attack: str) -> list[str]:
 
 _ATTACK = (
     f"{', '.join(attacks.INVERSIONS)} reconstruct images from one round; "
+    f"{' and '.join(attacks.MALICIOUS)}, of a malicious server, too; "
     f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {attacks.SYMBOLS} tells which "
     f"symbols a text has, from its update; {', '.join(attacks.names())} and "
     "PACKAGE.ATTACK are games about one unit."
@@ -119,6 +123,10 @@ class Options:
     """
     targets: int = 10
     """Images or texts, which are the candidates as well."""
+    batch_size: int = 1
+    """Images behind one upload, of imprint and fishing: the one that is attacked and others of the
+    training split.
+    """
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
     iterations: int = 400
@@ -180,6 +188,12 @@ class Options:
         _validate.positive_int(
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
         )
+        _validate.positive_int(batch_size=self.batch_size)
+        if self.batch_size > 1 and self.attack not in attacks.MALICIOUS:
+            raise ValueError(
+                f"Expected batch_size 1 with attack={self.attack!r}, or one of "
+                f"{', '.join(attacks.MALICIOUS)}, got batch_size={self.batch_size}."
+            )
         _validate.positive_int(shadows=self.shadows, pool=self.pool, trials=self.trials)
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
