@@ -75,7 +75,7 @@ def run(federation, folder, timeout, *, scheme=None, rounds=ROUNDS, watch=lambda
 
 def patience(seconds):
     """How long a round with faults waits for answers: a multiple of what one without took."""
-    return max(6.0, 2 * seconds)
+    return max(15.0, 4 * seconds)
 
 
 class Simulation:
