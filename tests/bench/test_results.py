@@ -14,7 +14,6 @@ CHANGED = {
     "pair_noise-cpu",
     "round-cpu",
     "subject_steps-cpu",
-    "wfna-cpu",
 }
 
 
