@@ -381,6 +381,10 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--targets", "many"], "many"),
         (["attack", "--batch-size", "2"], "imprint, fishing"),
         (["attack", "--attack", "imprint", "--batch-size", "0"], "batch_size"),
+        (
+            ["attack", "--attack", "imprint", "--batch-size", "2", "--scheme", "white_channel"],
+            "which its attacker has not",
+        ),
         (["attack", "--shadows", "2"], "shadows >= 4"),
         (["attack", "--attack", "lira", "--scheme", "lightdp"], "for examples or subjects"),
         (["audit", "--scheme", "natural_channel", "--num-rounds", "2"], "num_rounds=1"),

@@ -195,6 +195,13 @@ class Options:
                 f"{', '.join(attacks.MALICIOUS)}, got batch_size={self.batch_size}."
             )
         _validate.positive_int(shadows=self.shadows, pool=self.pool, trials=self.trials)
+        nats = schemes.get(self.scheme).promise == "nats"
+        if nats and self.batch_size > 1 and self.attack == "imprint":
+            raise ValueError(
+                "Expected batch_size 1 with imprint on a scheme that promises nats: which bin of a "
+                "batch holds the image is told by candidates, which its attacker has not, got "
+                f"batch_size={self.batch_size}."
+            )
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
         if self.trials < 8:
