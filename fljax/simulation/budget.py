@@ -32,8 +32,9 @@ _TRUST = {
     ),
     "silo, in a sum": (
         "Each silo adds its own noise; it sees its own data and is trusted with them. That nobody "
-        "sees more than the mean of all silos is taken on trust: to who sees one alone, less noise "
-        "hides a subject than is counted here."
+        "sees more than the mean of all silos is taken on trust, and that no silo tells its noise: "
+        "to who sees one silo alone, and to a silo itself, less noise hides a subject than is "
+        "counted here."
     ),
     "client": "Each client adds noise before it sends. That the server sees no more than the "
     "scheme "

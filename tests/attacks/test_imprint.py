@@ -13,7 +13,7 @@ from fljax.attacks import imprint
 from fljax.models import Functional
 from fljax.papers.channel.rounds import photographs
 
-BATCH, SHAPE = 32, (32, 32, 3)
+BATCH, SHAPE = 64, (32, 32, 3)
 
 
 def network():

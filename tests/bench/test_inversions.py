@@ -1,4 +1,4 @@
-"""The committed inversions: how sharp they are, and how fast beside torch's loops."""
+"""The committed inversions: how sharp they are."""
 
 import numpy as np
 import pytest

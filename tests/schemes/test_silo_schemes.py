@@ -4,6 +4,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from scipy import stats
 
@@ -212,6 +213,17 @@ def test_who_sees_the_mean_alone_meets_the_noise_of_all_silos():
     assert uneven.mechanism.stddev == pytest.approx(3.0 * np.sqrt(1 + 4 + 4 + 16))
     with pytest.raises(ValueError, match="num_local_steps=1 where the mean alone is seen"):
         config("higradavg_sum", num_local_steps=2)
+
+
+def test_what_a_silo_does_to_its_noise_before_the_sum_is_refused():
+    """Of a step through tanh less noise is left than the sum's event counts."""
+    squashed = optax.stateless(lambda updates, _: jax.tree.map(jnp.tanh, updates))
+    numbers = config("higradavg_sum", noise_multiplier=1.0)
+    with pytest.raises(ValueError, match="Expected local_optimizer=None: a silo's step"):
+        higradavg_sum.make(numbers, linear_loss, num_units=4, local_optimizer=squashed)
+    algorithm = higradavg_sum.make(numbers, linear_loss, num_units=4)
+    with pytest.raises(ValueError, match="params in float32"):
+        algorithm.init({"w": jnp.zeros(3, jnp.bfloat16)})
 
 
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["higradavg"])

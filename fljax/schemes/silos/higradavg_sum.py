@@ -10,7 +10,9 @@ arXiv:2206.03617, Algorithm 2; the view of the mean alone is ours.
 
 import dataclasses
 import math
+from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from fljax import _validate
@@ -19,7 +21,7 @@ from fljax.local import subject
 from fljax.schemes import base
 from fljax.schemes.silos import round as silos
 from fljax.server.rounds import Clients, Performance, Release, Round, Sums
-from fljax.types import LossFn
+from fljax.types import LossFn, Params
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,6 +81,43 @@ def event(config: Config) -> events.PrivacyEvent:
     )
 
 
+@base.maker
+def make(config: Config, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
+    """Builds the algorithm: all silos, or those that the server draws, send one noised step each,
+    and it steps along their mean, where all of them are there.
+
+    Guarantee: one round is one `event(config)`, for a subject, added or removed, towards whoever
+    sees the sum of the silos and the models, and is none of them, if at most `silos_per_subject`
+    silos hold items of one subject. A silo that takes part knows its own noise: towards it, or
+    towards a server that it tells, that of the others alone hides a subject, which is not counted
+    here (`higradavg` counts each silo's alone). What the sum and the model are made into is
+    post-processing.
+    Idealisation: an ideal secure sum over the reals; noise is drawn in float32 with the key's
+    generator, and threefry is no cryptographic source. RoundInfo is not private.
+
+    Args, Raises: as `base.Make`; and ValueError for a local_optimizer, whose step would be taken
+      before the sum, and for parameters that are not float32, which each silo would round its step
+      to: neither is a function of the sum. Examples carry their subject.
+    """
+    if given.local_optimizer is not None:
+        raise ValueError(
+            "Expected local_optimizer=None: a silo's step through it is no part of a sum of noised "
+            "gradients; server_optimizer takes the step along their mean."
+        )
+    found = silos.build(config, silo(config, loss, given.performance), given, release)
+
+    def init(params: Params) -> Any:
+        dtypes = {str(jnp.result_type(leaf)) for leaf in jax.tree.leaves(params)}
+        if dtypes != {"float32"}:
+            raise ValueError(
+                "Expected params in float32, which a silo's step is not rounded to before it is "
+                f"summed, got dtypes {sorted(dtypes)}."
+            )
+        return found.init(params)
+
+    return found._replace(init=init)
+
+
 _START = silos.subject_start("expected_subjects")
 # One step in a round may be twice as long as each of four.
 _OWN = {"num_local_steps": 1, "l2_clip_norm": 0.66}
@@ -86,9 +125,9 @@ SCHEME = silos.subject_scheme(
     summary="silos average clipped gradients inside each subject, and a server sees their mean "
     "alone; unit: subject",
     Config=Config,
-    make=silos.maker(silo, release),
+    make=make,
     event=event,
     start=_START | {"scheme": _START["scheme"] | _OWN},
     uploads_seen=False,
 )
-make, fitted, non_private = SCHEME.make, SCHEME.fitted, SCHEME.non_private
+fitted, non_private = SCHEME.fitted, SCHEME.non_private

@@ -255,13 +255,8 @@ def mean(here: Round, silos: Clients, sums: Sums) -> Release:
     )
 
 
-def maker(
-    silo: Callable[[Any, LossFn, Performance], Silo],
-    release: Callable[[Any, Round, Clients, Sums], Release] = lambda _, *sums: mean(*sums),
-) -> base.Make:
-    """`make` of a scheme whose silos do what `silo(config, loss, performance)` says; release:
-    `(config, round, silos, sums)`.
-    """
+def maker(silo: Callable[[Any, LossFn, Performance], Silo]) -> base.Make:
+    """`make` of a scheme whose silos do what `silo(config, loss, performance)` says."""
 
     @base.maker
     def make(config: Any, loss: LossFn, given: base.Given) -> base.FederatedAlgorithm:
@@ -282,41 +277,50 @@ def maker(
 
         Args, Raises: as `base.Make`; examples carry their subject where the unit is a subject.
         """
-        does = silo(config, loss, given.performance)
-        train = noisy_steps(
-            does.query,
-            num_steps=config.num_local_steps,
-            learning_rate=config.local_learning_rate,
-            stddev=does.stddev,
-            divisor=does.divisor,
-            optimizer=given.local_optimizer,
-            strategy=does.strategy,
-            noised=None if does.grid is None else functools.partial(exact_noise.noised, does.grid),
-        )
-
-        def of_silo(here: Round, client: Clients) -> Any:
-            if does.grid is not None:
-                exact_noise.check_rows(does.grid, client.rows.size)
-            sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
-            noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
-            keys = (sample_key, noise_key)
-            kept = () if does.strategy is None else (client.kept,)
-            found = train(here.state.params, here.examples, client.rows, *keys, client.given, *kept)
-            stats = jnp.stack([found.loss, found.clipped_fraction])
-            return (found.update, stats, found.noise) if kept else (found.update, stats)
-
-        return rounds.federated(
-            rounds.each(of_silo),
-            functools.partial(release, config),
-            choose=functools.partial(_choose, config, does.max_items_per_subject),
-            server_optimizer=given.server_optimizer,
-            performance=given.performance,
-            chunk_size=_silos_at_once,
-            client_state=None if does.strategy is None else _kept(does.strategy),
-            in_place=True,
-        )
+        return build(config, silo(config, loss, given.performance), given)
 
     return make
+
+
+def build(
+    config: Any,
+    does: Silo,
+    given: base.Given,
+    release: Callable[[Any, Round, Clients, Sums], Release] = lambda _, *sums: mean(*sums),
+) -> base.FederatedAlgorithm:
+    """The rounds of silos that do what `does` says; release: `(config, round, silos, sums)`."""
+    train = noisy_steps(
+        does.query,
+        num_steps=config.num_local_steps,
+        learning_rate=config.local_learning_rate,
+        stddev=does.stddev,
+        divisor=does.divisor,
+        optimizer=given.local_optimizer,
+        strategy=does.strategy,
+        noised=None if does.grid is None else functools.partial(exact_noise.noised, does.grid),
+    )
+
+    def of_silo(here: Round, client: Clients) -> Any:
+        if does.grid is not None:
+            exact_noise.check_rows(does.grid, client.rows.size)
+        sample_key = here.client_keys(client.ids, _keys.Purpose.SAMPLE_EXAMPLES)
+        noise_key = here.client_keys(client.ids, _keys.Purpose.NOISE)
+        keys = (sample_key, noise_key)
+        kept = () if does.strategy is None else (client.kept,)
+        found = train(here.state.params, here.examples, client.rows, *keys, client.given, *kept)
+        stats = jnp.stack([found.loss, found.clipped_fraction])
+        return (found.update, stats, found.noise) if kept else (found.update, stats)
+
+    return rounds.federated(
+        rounds.each(of_silo),
+        functools.partial(release, config),
+        choose=functools.partial(_choose, config, does.max_items_per_subject),
+        server_optimizer=given.server_optimizer,
+        performance=given.performance,
+        chunk_size=_silos_at_once,
+        client_state=None if does.strategy is None else _kept(does.strategy),
+        in_place=True,
+    )
 
 
 def _kept(strategy: Strategy) -> rounds.ClientState:
