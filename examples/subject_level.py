@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import accounting, data, models
-from fljax.schemes.silos import higradavg, subject_ledger
+from fljax.schemes.silos import higradavg, higradavg_sum, subject_ledger
 
 NUM_ROUNDS = 30
 EPSILON, DELTA = 8.0, 1e-3
@@ -72,6 +72,23 @@ def main() -> None:
     print(
         f"epsilon {spent:.3f} at delta {DELTA:g} for any one subject in all silos, noise "
         f"{noise_multiplier:.2f}"
+    )
+
+    # Where a secure sum shows the server the mean of all silos alone, all their noise hides a
+    # subject; each silo then takes one step a round.
+    def summed(noise_multiplier: float) -> accounting.PrivacyEvent:
+        config = higradavg_sum.Config(
+            num_parties=NUM_SILOS,
+            item_sampling_prob=0.1,
+            max_items_per_subject=MAX_ITEMS,
+            noise_multiplier=noise_multiplier,
+            silos_per_subject=2,
+        )
+        return higradavg_sum.event(config).repeat(2 * NUM_ROUNDS)
+
+    behind = accounting.calibrate(summed, epsilon=EPSILON, delta=DELTA)
+    print(
+        f"as many steps behind a secure sum, subjects in at most two silos: noise {behind:.2f} each"
     )
     counts = data.subjects.counts(ids, table)
     own = subject_ledger.epsilons(higradavg, config, counts, num_rounds=NUM_ROUNDS, delta=DELTA)
