@@ -25,6 +25,7 @@ from bench.papers import (
     pairwise_time,
     pairwise_training,
     reproduced,
+    scheme_attacks,
     secure_sums,
     wfna_noise,
     wfna_training,
@@ -89,6 +90,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "attacks": (attacks.table, "attacks"),
         "inversions": (inversions.table, "inversions"),
         "audits": (audits.table, "audits"),
+        "scheme_attacks": (scheme_attacks.table, "scheme_attacks"),
     },
     "docs/appendix/rounds_measured.md": {
         "peers": (peers.table, "peers"),

@@ -122,12 +122,56 @@ def table(rows: _tables.Rows) -> str:
     return _tables.markdown(head, body)
 
 
+def plot(rows: _tables.Rows, path: str) -> None:
+    """What attacks get of each scheme, without noise, with it, and what is certified."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    rows = sorted(rows, key=lambda row: (row["promise"], row["scheme"]), reverse=True)
+    figure = Figure(figsize=(9, 8), layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = [row["scheme"] for row in rows]
+    marks = {"without noise": "x", "with noise": "o", "at most": "|"}
+    for axes, series in (
+        (left, {mark: [_game(row, mark) for row in rows] for mark in marks}),
+        (right, {mark: [_decibels(row, mark) for row in rows] for mark in list(marks)[:2]}),
+    ):
+        for mark, values in series.items():
+            axes.plot(values, range(len(names)), marks[mark], label=mark)
+        axes.grid(axis="y", alpha=0.3)
+    left.set_yticks(range(len(names)), names)
+    left.set_xlabel(f"epsilon at delta {DELTA:g}, audited and certified")
+    right.set_xlabel("PSNR in dB of an image by the sharpest inversion")
+    left.legend()
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fljax"}):
+        figure.savefig(path, format="svg", metadata={"Date": None})
+
+
+def _game(row: dict[str, Any], mark: str) -> float:
+    found = row.get("uploads") or row.get("one_unit")
+    if found is None:
+        return float("nan")
+    if mark == "at most":
+        return float(found["with"]["bound"])
+    return float(found["without" if mark == "without noise" else "with"]["measured"])
+
+
+def _decibels(row: dict[str, Any], mark: str) -> float:
+    found = row.get("inversion_gauss_newton")
+    how = "without" if mark == "without noise" else "with"
+    return float("nan") if found is None else float(found[how]["psnr"])
+
+
 def main() -> None:
     """Prints the table and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two schemes, no JSON: does it run?")
     parser.add_argument("--only", nargs="*", default=[], help="schemes; other rows stay")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw from the results and stop")
     options = parser.parse_args()
+    if options.plot:
+        plot(_tables.rows("scheme_attacks"), options.plot)
+        return
     rows = {}
     for name in ["dp_sgd", "white_channel"] if options.quick else schemes.names():
         alias = name in defaults.WHOLE_NUMBERS  # the same sums: the same rounds
