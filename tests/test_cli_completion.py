@@ -31,7 +31,7 @@ def completed(script, *words):
         (["simulate", "--target-e"], {"--target-epsilon"}),
         (["simulate", "--no-base"], {"--no-baseline"}),
         (["account", "--noise-mu"], {"--noise-multiplier"}),
-        (["simulate", "--scheme", "higra"], {"higradavg"}),
+        (["simulate", "--scheme", "higra"], {"higradavg", "higradavg_sum"}),
         (["simulate", "--dataset", "bre"], {"breast_cancer"}),
         (["export", "run", "--to", "s"], {"safetensors"}),
     ],

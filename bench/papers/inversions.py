@@ -103,6 +103,7 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
     public, others = photographs(case.side)
     prior = gradient_inversion.gaussian_prior(public["x"])
     found: dict[str, tuple[list[float], list[float]]] = {}
+    programs: dict[str, Any] = {}  # of all seeds: weights are arguments
 
     def add(name: str, images: Any, x: Any, seconds: float) -> None:
         each = np.asarray(jax.vmap(jax.vmap(metrics.psnr))(images, x)).mean(1)
@@ -120,17 +121,18 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
         uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
         uploads = noised(uploads, case.noise, rng) if case.noise else uploads
         for search in SEARCHES:
-            run = functools.partial(
-                gradient_inversion.invert,
-                observe,
-                shape=x.shape[1:],
-                settings=search.settings,
-                prior=prior if search.informed else None,
-            )
             given = (net.params, uploads, y, jax.random.key(seed))
-            program = jax.jit(run).lower(*given).compile()
+            if search.name not in programs:
+                run = functools.partial(
+                    gradient_inversion.invert,
+                    observe,
+                    shape=x.shape[1:],
+                    settings=search.settings,
+                    prior=prior if search.informed else None,
+                )
+                programs[search.name] = jax.jit(run).lower(*given).compile()
             began = time.perf_counter()
-            images = jax.block_until_ready(program(*given)).x
+            images = jax.block_until_ready(programs[search.name](*given)).x
             add(search.name, images, x, time.perf_counter() - began)
         for name, how in THEIRS if theirs(case) else ():
             images, seconds = in_torch(case.net, net.params, uploads, x, y, seed, how)
@@ -207,12 +209,17 @@ def main() -> None:
     """Prints the table and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one case, no JSON: does it run?")
+    parser.add_argument("--only", nargs="*", default=[], help="cases; other rows stay")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     for case in CASES[:1] if options.quick else CASES:
+        if options.only and case.name not in options.only:
+            continue
         rows += measure(case, 1 if options.quick else case.seeds)
         print(table(rows), flush=True)
-    if not options.quick:
+    if options.only:
+        print(_harness.amend("inversions", rows, keys=("case", "search")))
+    elif not options.quick:
         path = _harness.write("inversions", rows, note=f"{SEEDS} seeds: network, targets, start")
         print(f"wrote {path.relative_to(_harness.ROOT)}")
 
