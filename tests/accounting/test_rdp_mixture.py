@@ -118,3 +118,12 @@ def test_steps_of_the_rule_are_as_long_as_a_negligible_error_allows(moment, monk
     negligible = 4 * math.exp(-mixture_moments.NEGLIGIBLE)
     assert error_of(reach, step, log_factor) <= negligible * (1 + 1e-9)
     assert error_of(reach, 1.05 * step, log_factor) > 1.5 * negligible
+
+
+def test_where_nobody_stays_the_log_of_the_ratio_is_there_however_small_it_is():
+    """One shift with all the weight is a plain Gaussian: log R = shift z - shift^2 / 2."""
+    z = np.asarray([-60.0, -3.0, 0.5, 8.0])
+    found, _ = mixture_moments.log_ratio(z, np.asarray([1.0]), np.asarray([20.0]))
+    np.testing.assert_allclose(found, 20.0 * z - 200.0, rtol=1e-14)
+    both, _ = mixture_moments.log_ratio(z, np.asarray([0.5, 0.5]), np.asarray([20.0, 20.0]))
+    np.testing.assert_allclose(both, found, rtol=1e-14)

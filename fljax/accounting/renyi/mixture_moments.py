@@ -30,11 +30,12 @@ def log_ratio(
     `shifts` `[J]`.
     """
     exponents = shifts * z[:, None] - 0.5 * shifts**2
-    stay = -math.fsum(weights)
+    stays = max(1.0 - math.fsum(weights), 0.0)
     x = np.expm1(np.minimum(exponents, 1.0)) @ weights
-    top = np.maximum(exponents.max(1), 0.0)
+    # Where nobody stays the largest exponent may be far below 0: of 0 the sum would underflow.
+    top = np.maximum(exponents.max(1), 0.0 if stays else -np.inf)
     far = top + np.log(
-        np.exp(exponents - top[:, None]) @ weights + max(1.0 + stay, 0.0) * np.exp(-top)
+        np.exp(exponents - top[:, None]) @ weights + (stays * np.exp(-top) if stays else 0.0)
     )
     near = (exponents.max(1) < 1.0) & (x > -0.5)
     return np.where(near, np.log1p(np.maximum(x, -0.75)), far), np.where(near, x, np.inf)
