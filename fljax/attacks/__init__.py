@@ -106,8 +106,8 @@ if TYPE_CHECKING:
     from fljax.attacks import noisy_uploads as noisy_uploads
     from fljax.attacks import one_run as one_run
     from fljax.attacks import perceptual as perceptual
-    from fljax.attacks import reconstruction as reconstruction
     from fljax.attacks import properties as properties
+    from fljax.attacks import reconstruction as reconstruction
     from fljax.attacks import recursive as recursive
     from fljax.attacks import released_bits as released_bits
     from fljax.attacks import replay as replay

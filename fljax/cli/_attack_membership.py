@@ -30,6 +30,7 @@ HEAD = (
     "verdict",
 )
 _WRONG_LABELS, _HIDDEN = 0.2, (32,)
+_TRYING = 2**31 - 1  # of the key: behind all budgets
 # Of training, from the largest: whether models memorise by a rate depends on the scheme's steps.
 _RATES = {"classes": (2.0, 0.6, 0.2), "tokens": (0.4,)}
 
@@ -116,7 +117,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     def memorised(rate: float) -> float:
         """Without noise, of the target's members."""
         bare = _config(options, scheme, own, size, rate)
-        params = train(dataclasses.replace(bare, noise_multiplier=0.0), slice(1), root)
+        key = jax.random.fold_in(root, _TRYING)
+        params = train(dataclasses.replace(bare, noise_multiplier=0.0), slice(1), key)
         return float(told_right(params)[np.asarray(included[0])].mean())
 
     rates = _RATES[task] if options.learning_rate is None else (options.learning_rate,)

@@ -258,6 +258,7 @@ class AttackRow(TypedDict):
     measured: NotRequired[Number]
     auc: NotRequired[float]
     rates: NotRequired[list[Rate]]
+    largest_tpr: NotRequired[float]
     member_accuracy: NotRequired[float]
     other_accuracy: NotRequired[float]
     mse: NotRequired[Number]

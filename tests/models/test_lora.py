@@ -183,8 +183,8 @@ def test_gradients_of_examples_are_exact_under_scan_and_remat(adapted, remat, me
             return matrix.row_norms(), matrix.rmatvec(weights)
 
         (norms, sums), (found, total) = jax.jit(by_rows)(params), jax.jit(by_products)(params)
-        # Norms from inner products are rounded up by 2^-24 of their squares.
-        np.testing.assert_allclose(found, norms, rtol=2.0**-22)
+        # Norms from inner products are rounded up by 3 * 2^-24 of their squares.
+        np.testing.assert_allclose(found, norms, rtol=3 * 2.0**-22)
         jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-13), total, sums)
         forms = fljax_kernels.per_example_grads(loss, method=method)(params, batch).explain()
         assert ("Gram" in forms.replace("Gram of equal rows", "")) == (length == 3 and not adapted)
