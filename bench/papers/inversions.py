@@ -191,6 +191,7 @@ def in_torch(
 
 def table(rows: _tables.Rows) -> str:
     """Median, least and largest PSNR by search; seconds a target."""
+    order = [case.name for case in CASES]
     body = [
         [
             row["case"],
@@ -199,7 +200,7 @@ def table(rows: _tables.Rows) -> str:
             f"{max(row['psnr_db']):.1f})",
             f"{row['seconds']:.2f}",
         ]
-        for row in rows
+        for row in sorted(rows, key=lambda row: order.index(row["case"]))
     ]
     head = ["gradient of", "search", "PSNR in dB: median (range)", "seconds a gradient"]
     return _tables.markdown(head, body)
