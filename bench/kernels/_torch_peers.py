@@ -122,7 +122,7 @@ def main() -> None:
     x, y = (tensor(array).to(options.device) for array in (images, workload.batch["y"]))
     checked: dict[str, dict[str, Any]] = {}
     runs = {}
-    for peer in (PLAIN, *options.peers.split(",")):
+    for peer in filter(None, (PLAIN, *options.peers.split(","))):
         try:
             net = model(options.workload, params, peer.startswith("opacus")).to(options.device)
             run = step(peer, net, x, y)

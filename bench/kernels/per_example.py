@@ -1,12 +1,19 @@
 """What does the sum of clipped per-example gradients cost, beside the gradient without privacy?
 
     python -m bench.kernels.per_example [--workloads a,b,b256,c,d,e,f] [--peers quick|all|NAME,...]
-    [--rounds 7] [--times 16]
+    [--rounds 7] [--times 16] [--newcomer]
 
 The private gradient is: forward, per-example norms, clip factors, weighted sum. Every form is
 checked against `vmap(grad)` before it is timed, and all forms of a workload are timed in turn,
 round by round: those in JAX in this process, those in torch in a child, so that two thread pools do
-not fight over the cores.
+not fight over the cores. This process keeps freed memory, and is several devices.
+
+What a newcomer gets is measured in two children of their own, in turn: a cold process with nothing
+tuned ("as it comes: ..."), and one that keeps freed memory ("memory kept: ..."), which is all that
+differs. `private` there is `fljax.clipped_grad` and `fljax.gaussian_privatizer` in one program,
+noise included, `clipped_grad` the sum alone, `vmap_private` the private step by hand;
+`as it comes: torch_non_private` runs beside them. Ratios are to `non_private` of the same child.
+`--newcomer` measures these alone, and puts their rows into the JSON that is there.
 
 - non_private: `jit(grad)` of the mean loss: the ratio's denominator
 - ours_auto, ours_taps, ours_two_pass, ours_vmap, ours_mb16: `fljax_kernels.per_example_grads`, by
@@ -51,7 +58,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from bench import _child, _harness, _tables
-from bench.kernels import workloads
+from bench.kernels import _newcomer, workloads
 from fljax.simulation.devices import allocator, mesh
 from fljax_kernels import add_gaussian_noise, loop_friendly, per_example_grads
 
@@ -67,6 +74,8 @@ OURS: dict[str, dict[str, Any]] = {
 DEVICES = "ours_devices"
 RECORDS = "records"  # the mesh axis
 KEPT = "_kept"
+PRIVATE = _newcomer.PRIVATE
+COMES, KEEPS = "as it comes: ", "memory kept: "  # how a newcomer's process treats freed memory
 TORCH = ("opacus_hooks", "opacus_ghost", "torch_func")
 TORCH_KEPT = ("torch_func" + KEPT,)
 PLAIN_TORCH = "torch_non_private"
@@ -231,17 +240,8 @@ def measure(
     Args:
       times: how many times as large the workload's batch is made.
     """
-    num_examples = jax.tree.leaves(workload.batch)[0].shape[0]
-    num_params = sum(leaf.size for leaf in jax.tree.leaves(workload.params))
-    with jax.default_matmul_precision("highest"):
-        reference = jax.jit(gradient("vmap_grad", workload.loss))(workload.params, workload.batch)
-    reference = jax.tree.map(lambda leaf: jax.device_get(leaf), reference)
-    base = {
-        "workload": workload.name,
-        "title": workload.title,
-        "params": num_params,
-        "batch": num_examples,
-    }
+    reference = _reference(workload)
+    base = _base(workload)
     rows: dict[str, dict[str, Any]] = {}
     steps: dict[str, _harness.Step] = {}
     for name in (peer for peer in peers if peer not in TORCH + TORCH_KEPT):
@@ -258,7 +258,7 @@ def measure(
                 row["l2_of_sum"] = round(_harness.l2(output), 4)
             row |= step.row()
             row["largest_array_over_batch_times_params"] = round(
-                _harness.largest_array(step.text) / (num_examples * num_params), 4
+                _harness.largest_array(step.text) / (base["batch"] * base["params"]), 4
             )
             steps[name] = step
         except Exception as error:
@@ -297,6 +297,22 @@ def measure(
                 _harness.paired_ratio(timings["ours_auto"], timing), 3
             )
     return list(rows.values())
+
+
+def _reference(workload: workloads.Workload) -> Any:
+    """The sum of clipped gradients by `vmap(grad)`, products in full precision; on the host."""
+    with jax.default_matmul_precision("highest"):
+        total = jax.jit(gradient("vmap_grad", workload.loss))(workload.params, workload.batch)
+    return jax.device_get(total)
+
+
+def _base(workload: workloads.Workload) -> dict[str, Any]:
+    return {
+        "workload": workload.name,
+        "title": workload.title,
+        "params": sum(leaf.size for leaf in jax.tree.leaves(workload.params)),
+        "batch": jax.tree.leaves(workload.batch)[0].shape[0],
+    }
 
 
 def _compiled(name: str, workload: workloads.Workload) -> _harness.Step:
@@ -345,15 +361,26 @@ def _torch(
         yield {}, {}
         return
     kept = peers[0].endswith(KEPT)
-    bare = ",".join(peer.removesuffix(KEPT) for peer in peers)
+    bare = {peer: peer.removesuffix(KEPT) for peer in peers}
     on_gpu = jax.default_backend() == "gpu"
-    arguments = ["--workload", workload, "--peers", bare, "--times", str(times)]
+    arguments = ["--workload", workload, "--peers", ",".join(bare.values()), "--times", str(times)]
     arguments += [*(["--keep"] if kept else []), *(["--device", "cuda"] if on_gpu else [])]
     child = _child.Child("bench.kernels._torch_peers", arguments, JAX_PLATFORMS="cpu")
+    if not kept:
+        bare[PLAIN_TORCH] = PLAIN_TORCH
+    with _elsewhere(child, bare, expected_l2) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def _elsewhere(
+    child: _child.Child, peers: dict[str, str], expected_l2: float
+) -> Iterator[tuple[dict[str, dict[str, Any]], dict[str, _harness.Elsewhere]]]:
+    """As `_torch`, of a child that calls its peers by the values of `peers`; closes it."""
 
     def seconds(peer: str, calls: int) -> tuple[float, float]:
         try:
-            wall, cpu = child.ask(f"{peer.removesuffix(KEPT)} {calls}")["seconds"]
+            wall, cpu = child.ask(f"{peers[peer]} {calls}")["seconds"]
         except (RuntimeError, OSError) as reason:
             raise _Failed(peer, reason) from reason
         return wall, cpu
@@ -361,17 +388,14 @@ def _torch(
     try:
         try:
             answer = child.answer()
-            checked = {
-                peer: answer[peer.removesuffix(KEPT)]
-                for peer in (*peers, *([] if kept else [PLAIN_TORCH]))
-            }
+            checked = {peer: answer[name] for peer, name in peers.items()}
         except RuntimeError as reason:
             checked = {peer: {"failed": str(reason)} for peer in peers}
         for row in checked.values():
             if "failed" in row:
                 row["error"] = row.pop("failed")
             elif "l2_of_sum" in row and not abs(row["l2_of_sum"] / expected_l2 - 1) < (
-                ROUNDING_TF32 if on_gpu else 1e-3
+                ROUNDING_TF32 if jax.default_backend() == "gpu" else 1e-3
             ):
                 row["error"] = (
                     f"wrong: L2 of its clipped sum is {row['l2_of_sum']:.5g}, expected "
@@ -384,6 +408,51 @@ def _torch(
         )
     finally:
         child.close()
+
+
+def measure_newcomer(
+    workload: workloads.Workload, times: int, rounds: int, budget_s: float
+) -> list[dict[str, Any]]:
+    """What a newcomer gets: in a cold process with nothing tuned, and in one that keeps freed
+    memory.
+    """
+    base, expected_l2 = _base(workload), _harness.l2(_reference(workload))
+    # Of the large batch rows take gigabytes, and seconds a call.
+    peers = [p for p in _newcomer.PEERS if (workload.name, p) != ("b256", _newcomer.BY_HAND)]
+    arguments = ["--workload", workload.name, "--times", str(times)]
+    asked = [*arguments, "--peers", ",".join(peers)]
+    with contextlib.ExitStack() as stack:
+        # All begin at once, so that they compile side by side.
+        children: dict[_child.Child, dict[str, str]] = {
+            _child.Child("bench.kernels._newcomer", [*asked, *options], JAX_PLATFORMS="cpu"): {
+                prefix + peer: peer for peer in peers
+            }
+            for prefix, options in ((COMES, []), (KEEPS, ["--keep"]))
+        }
+        torch = _child.Child(
+            "bench.kernels._torch_peers", [*arguments, "--peers", ""], JAX_PLATFORMS="cpu"
+        )
+        children[torch] = {COMES + PLAIN_TORCH: PLAIN_TORCH}
+        found = [
+            stack.enter_context(_elsewhere(child, names, expected_l2))
+            for child, names in children.items()
+        ]
+        rows = {p: {**base, "peer": p, **row} for checked, _ in found for p, row in checked.items()}
+        timings = _timed(
+            {p: case for _, timed in found for p, case in timed.items()}, rows, rounds, budget_s
+        )
+    for name, timing in timings.items():
+        process = next(prefix for prefix in (COMES, KEEPS) if name.startswith(prefix))
+        rows[name] |= timing.row()
+        if plain := timings.get(process + _newcomer.PLAIN):
+            rows[name]["ratio"] = round(_harness.paired_ratio(timing, plain), 3)
+            rows[name]["ratio_min"] = round(timing.min_ms / plain.min_ms, 3)
+            rows[name]["ratio_cpu"] = round(timing.cpu_ms / plain.cpu_ms, 3)
+        if torch_plain := timings.get(COMES + PLAIN_TORCH):
+            rows[name]["torch_ratio"] = round(_harness.paired_ratio(timing, torch_plain), 3)
+        if private := timings.get(process + PRIVATE):
+            rows[name]["private_over_this"] = round(_harness.paired_ratio(private, timing), 3)
+    return list(rows.values())
 
 
 def measure_noise(workload: workloads.Workload, rounds: int) -> list[dict[str, Any]]:
@@ -431,6 +500,7 @@ TIMES = (
     "ratio_min",
     "ratio_cpu",
     "auto_over_this",
+    "private_over_this",
 )
 COLUMNS = (
     "workload",
@@ -455,13 +525,14 @@ def table(rows: _tables.Rows) -> str:
         }
         ours = timed["ours_auto"]
         private = [
-            name for name in timed if not any(w in name for w in ("non_private", "ours", "noise"))
+            name for name in timed if not any(w in name for w in ("non_private", "ours", ": "))
         ]
         peers = {name: timed[name]["median_ms"] for name in private}
         best = min(peers, key=peers.__getitem__)
         body.append(
             [
                 ours["title"],
+                *(_step(timed.get(process + PRIVATE)) for process in (COMES, KEEPS)),
                 f"{ours['ratio']:.2f}x ({ours['ratio_cpu']:.2f}x)",
                 f"{ours['median_ms']:.1f} ms",
                 f"{timed['ours_devices']['median_ms']:.1f} ms" if "ours_devices" in timed else "",
@@ -474,7 +545,9 @@ def table(rows: _tables.Rows) -> str:
         )
     head = [
         "workload",
-        "private / non-private (CPU time)",
+        "private step / mean gradient, as it comes",
+        "the same, freed memory kept",
+        "clipped sum alone, kept (CPU time)",
         "ours",
         "ours, a device a core",
         "quickest peer",
@@ -482,6 +555,11 @@ def table(rows: _tables.Rows) -> str:
         "memory, private / non-private",
     ]
     return _tables.markdown(head, body)
+
+
+def _step(row: Any) -> str:
+    """Noise included; empty where it has not been measured."""
+    return f"{row['ratio']:.2f}x ({row['median_ms']:.1f} ms)" if row else ""
 
 
 def gpu_table(rows: _tables.Rows) -> str:
@@ -545,8 +623,12 @@ def main(arguments: list[str] | None = None) -> None:
         "--minutes", type=float, default=4.5, help="after which quick leaves slow peers out"
     )
     parser.add_argument("--times", type=int, default=1, help="batches so many times as large")
+    parser.add_argument("--newcomer", action="store_true", help="what a newcomer gets, alone")
     parser.add_argument("--name", default="per_example", help="of the JSON file")
     options = parser.parse_args(arguments)
+    if options.newcomer:
+        _amend_newcomers(options)
+        return
     mesh.as_devices(_harness.cores())  # all other forms run on the first
     kept = allocator.keep_freed_memory()
     rows = []
@@ -565,6 +647,8 @@ def main(arguments: list[str] | None = None) -> None:
             workload, options.times, tuple(dict.fromkeys(peers)), options.rounds, options.budget
         )
         new += measure_noise(workload, options.rounds)
+        if jax.default_backend() == "cpu":
+            new += measure_newcomer(workload, options.times, options.rounds, options.budget)
         print(_harness.table(new, COLUMNS), flush=True)
         rows += new
         jax.clear_caches()  # the compiled programs of one workload are of no use to the next
@@ -575,6 +659,18 @@ def main(arguments: list[str] | None = None) -> None:
     path = _harness.write(
         options.name, rows, note=note + ("" if kept else "; freed memory not kept")
     )
+    print(f"wrote {path.relative_to(_harness.ROOT)}")
+
+
+def _amend_newcomers(options: argparse.Namespace) -> None:
+    rows = []
+    for letter in options.workloads.split(","):
+        workload = workloads.make(letter, options.times)
+        new = measure_newcomer(workload, options.times, options.rounds, options.budget)
+        print(_harness.table(new, COLUMNS), flush=True)
+        rows += new
+        jax.clear_caches()
+    path = _harness.amend(options.name, rows, keys=("workload", "peer"))
     print(f"wrote {path.relative_to(_harness.ROOT)}")
 
 
