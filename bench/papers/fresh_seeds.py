@@ -4,7 +4,7 @@
 
 Makes a paper's demo from another first seed, as long as that takes, and writes its verdicts beside
 those of the committed demo: a row for each conclusion that rests on something that was made. Rows
-of other papers stay; each names its commit.
+of other papers, and with --item of other conclusions, stay; each names its commit.
 """
 
 import argparse
@@ -79,7 +79,12 @@ def main() -> None:
         if one.items and verdict.standing != "open"
     ]
     before = json.loads(PATH.read_text())["rows"] if PATH.is_file() else []
-    kept = [row for row in before if row["paper"] != options.paper]
+    made = {row["conclusion"] for row in rows}
+    kept = [
+        row
+        for row in before
+        if row["paper"] != options.paper or (options.item and row["conclusion"] not in made)
+    ]
     print(table(rows))
     print(_harness.write("fresh_seeds", [*kept, *rows], note="demos from another first seed"))
 

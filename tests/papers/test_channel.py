@@ -19,6 +19,7 @@ from fljax.papers.channel import claims, items, overhead, rounds, sent, victims
         ([[1.0, 1.1], [0.5, 0.6], [0.0, 0.1]], False),
         ([[0.0, 0.1], [2.0, 2.1], [1.0, 1.1]], False),  # surely falls at its second step
         ([[0.0, 1.0], [0.5, 0.6], [1.0, 0.1]], None),
+        ([[0.0, 1.0], [9.0, 9.1], [1.0, 1.1]], False),  # the same, whatever its ends say
     ],
 )
 def test_a_trend_is_told_by_its_ends_unless_a_step_surely_goes_back(values, told):
@@ -72,6 +73,21 @@ def test_a_mask_keeps_the_share_that_it_is_asked_for():
     largest = sent._mask(tree, 0.4, sent._rows(tree), 0)
     assert largest["a"].tolist() == [[0, 1, 0]] and largest["b"].tolist() == [[[1], [0]]]
     assert sent._rows(sent._mask(tree, 0.6, None, 0)).sum() == 3
+
+
+@pytest.mark.parametrize(
+    ("errors", "standing"),
+    [
+        ([2.0, 2.1, 2.2], "reproduced"),
+        ([2.0, 2.1, 200.0], "cannot tell"),
+        ([2.0, 2.1, 2.2, 9.0, 40.0], "reproduced"),  # a search that missed is above the bound
+        ([0.5, 0.55, 0.6], "not reproduced"),
+    ],
+)
+def test_an_error_is_held_against_the_bound_by_its_logarithm(errors, standing):
+    row = {"kind": "natural", "budget": 50, "theorem1": 1.0, "mse": errors}
+    told = claims._bounded({"fig14": {"fields": {"rows": [row | {"linear": errors}]}}})
+    assert told.standing == standing
 
 
 def test_scores_are_those_of_section_6():
