@@ -80,7 +80,7 @@ def test_a_mask_keeps_the_share_that_it_is_asked_for():
     [
         ([2.0, 2.1, 2.2], "reproduced"),
         ([2.0, 2.1, 200.0], "cannot tell"),
-        ([2.0, 2.1, 2.2, 9.0, 40.0], "reproduced"),  # a search that missed is above the bound
+        ([2.0, 2.1, 2.2, 4.0, 12.0], "reproduced"),  # a search that missed is above the bound
         ([0.5, 0.55, 0.6], "not reproduced"),
     ],
 )
