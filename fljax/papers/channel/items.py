@@ -529,7 +529,7 @@ def _victims(settings: Settings) -> list[Piece]:
     return [
         Piece(
             f"{name.split(':')[0]}, {labels}",
-            _seconds(name, settings, 8.0, 3.0 if labels == RIGHT else 7.0),
+            _seconds(name, settings, 6.0, 2.0 if labels == RIGHT else 5.0),
             lambda name=name, labels=labels: _trained(name, labels, settings),  # type: ignore[misc]
         )
         for name in victims.tasks(settings)
