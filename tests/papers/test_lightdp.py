@@ -117,3 +117,29 @@ def test_dordis_adds_what_those_who_respond_need():
     few = SimpleNamespace(total=zeros, num_responders=jnp.int32(39))
     total, completed = dordis.hide(config)(here, few)[:2]
     assert not completed and not total.any()
+
+
+def test_whoever_drops_out_the_parts_that_are_kept_make_the_same_noise():
+    stddevs = dordis.part_stddevs(50, 10, 5)
+    for gone in range(11):
+        kept = (50 - gone - 5) * np.square(stddevs[: gone + 1]).sum()
+        assert kept == pytest.approx(1)
+    with pytest.raises(ValueError, match="max_dropouts \\+ max_colluders < num_clients=5"):
+        dordis.part_stddevs(5, 3, 2)
+
+
+def test_a_part_is_drawn_again_by_its_seed():
+    seeds = [bytes([k]) * 32 for k in (1, 2)]
+    one, again, other = (dordis.part(seed, 20_000, 30.0) for seed in (seeds[0], *seeds))
+    assert np.array_equal(one, again) and not np.array_equal(one, other)
+    # Five standard errors; a rounded normal has 1 / 12 more variance.
+    assert one.std() == pytest.approx((900 + 1 / 12) ** 0.5, rel=5 / (2 * 20_000) ** 0.5)
+
+
+def test_dordis_costs_what_secagg_does_and_its_noise(monkeypatch):
+    monkeypatch.setattr(timing, "_protocol", lambda *given: timing.Cost(1.0, 2.0, 3.0, 4.0))
+    whole, parts = timing._at("Dordis", 40, 512), timing._noise_in_parts(40)
+    assert whole.client_seconds > 1 and whole.server_seconds > 2
+    # Shares of 10 seeds, 16 elements each in 4 bytes and a tag of 16, for 49 others; and the seeds.
+    assert parts.bytes_down == 49 * (640 + 16) and parts.bytes_up == parts.bytes_down + 320
+    assert whole.bytes_up == 3 + parts.bytes_up

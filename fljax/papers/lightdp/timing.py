@@ -10,6 +10,7 @@ numbers are one a ciphertext; here many share one, and a large network still tak
 
 import dataclasses
 import functools
+import os
 import time
 from typing import Any, NamedTuple
 
@@ -17,20 +18,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from fljax.papers.lightdp import dordis
 from fljax.papers.lightdp.training import LINK_FAILURE, NUM_CLIENTS
 from fljax.server import stragglers
 from fljax.upload import key_agreement, pair_noise, secure_sum
-from fljax.upload.secure_sum import light_secagg, protocol
+from fljax.upload.secure_sum import channels, field, light_secagg, protocol, stream
 
 RESNET_18 = 11_173_962
 BANDWIDTH = 12.5e6  # bytes a second of each client
 BITS, MOST = 24, 10
+SPREAD = 1000.0  # of Dordis' noise, in units of a word
 LARGE = 100_000  # numbers from which on one client stands for all
 PROTOCOLS = {
     "HE + DP": "paillier",
     "SecAgg + DP": "secagg",
     "SwiftAgg+ + DP": "light_secagg",
-    "Dordis": "secagg",  # and a message more, which is not counted
+    "Dordis": "secagg",  # and noise in parts
 }
 # The links that a client needs for its upload to count, where a round needs a threshold of them.
 LINKS = {
@@ -178,6 +181,43 @@ def _alone(name: str, size: int) -> Cost:
     return Cost(clients, servers + clock() - start, up, down)
 
 
+def _noise_in_parts(size: int) -> Cost:
+    """What Dordis' round has beyond SecAgg's where all answer: a client draws its parts, shares
+    their seeds and tells them once all is summed; the server draws all but the first parts again
+    and takes them back: of one client here, and as often as there are clients.
+
+    Raises:
+      AssertionError: not just the first part is left.
+    """
+    stddevs = SPREAD * dordis.part_stddevs(NUM_CLIENTS, MOST, MOST)
+    dordis.part(bytes(32), size, 1.0)  # compiles
+    clock = time.process_time
+    start = clock()
+    seeds = [os.urandom(32) for _ in stddevs]
+    total = np.zeros(size, np.int32)
+    for seed, stddev in zip(seeds, stddevs, strict=True):
+        total += dordis.part(seed, size, stddev)
+    secret = field.of_bytes(b"".join(seeds[1:]))
+    threshold = NUM_CLIENTS - MOST
+    random = stream.field_elements(os.urandom(32), (threshold - 1) * secret.size)
+    given = field.shares(
+        secret, random.reshape(-1, secret.size), holders=list(range(1, NUM_CLIENTS))
+    )
+    key = os.urandom(32)
+    sent = [channels.sealed(key, 0, i, field.packed(one)) for i, one in enumerate(given, 1)]
+    for i, box in enumerate(sent, 1):  # as many come from the others
+        field.unpacked(channels.opened(key, 0, i, box), secret.size)
+    client = clock() - start
+    start = clock()
+    for seed, stddev in zip(seeds[1:], stddevs[1:], strict=True):
+        total -= dordis.part(seed, size, stddev)
+    server = NUM_CLIENTS * (clock() - start)
+    if not np.array_equal(total, dordis.part(seeds[0], size, stddevs[0])):
+        raise AssertionError("Dordis: more than the first part is left")
+    moved = sum(map(len, sent))
+    return Cost(client, server, moved + 32 * MOST, moved)
+
+
 def _at(name: str, size: int, key_bits: int) -> Cost | None:
     """None: it would take hours."""
     if name == "LightDP-FL":
@@ -185,6 +225,10 @@ def _at(name: str, size: int, key_bits: int) -> Cost | None:
         return Cost(noise, total, 4 * size, 0)
     if name == "local noise":
         return Cost(_own_noise(size), _summed(NUM_CLIENTS, size), 4 * size, 0)
+    if name == "Dordis":
+        masks, parts = _at("SecAgg + DP", size, key_bits), _noise_in_parts(size)
+        assert masks is not None
+        return Cost(*(a + b for a, b in zip(masks, parts, strict=True)))
     protocol_name = PROTOCOLS[name]
     if protocol_name == "paillier":
         return _protocol(protocol_name, size, {"key_bits": key_bits}) if size < LARGE else None
