@@ -118,7 +118,10 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "reproduce_times": (reproduced.times_table, _REPRODUCED),
         "fresh_seeds": (fresh_seeds.table, "fresh_seeds"),
     },
-    "docs/explain/water_filling.md": {"wfna_training": (wfna_training.table, "wfna_training")},
+    "docs/explain/water_filling.md": {
+        "wfna_training": (wfna_training.table, "wfna_training"),
+        "wfna_blocks": (reproduced.shown("blocks"), "reproduce_wfna"),
+    },
     "docs/explain/view.md": {
         "colluders": (colluders.table, "colluders"),
         "colluders_training": (colluders_training.table, "colluders_training"),

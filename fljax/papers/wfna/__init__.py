@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from fljax import _rooms
 
 if TYPE_CHECKING:
+    from fljax.papers.wfna import blocks as blocks
     from fljax.papers.wfna import errata as errata
     from fljax.papers.wfna import paper as paper
     from fljax.papers.wfna import training as training

@@ -192,6 +192,21 @@ def spectra(functional: models.Functional, dataset: data.Dataset, config: Any) -
     return np.stack([np.asarray(values(rows)) for rows in cohort.indices])
 
 
+def gradients(functional: models.Functional, dataset: data.Dataset, config: Any) -> np.ndarray:
+    """Clipped gradients `[D, K]`, float64, of the first client of seed 0 at `functional.params`."""
+    loss = models.softmax_cross_entropy(functional.apply)
+    cohort = cohort_of(dataset, config.records_per_client, 0)
+    rows = cohort.indices[0][cohort.indices[0] >= 0]
+    batch = jax.tree.map(lambda leaf: leaf[rows], cohort.examples)
+    each = jax.jit(jax.vmap(jax.grad(loss), (None, 0)))(functional.params, batch)
+    found = np.concatenate(
+        [np.asarray(leaf, np.float64).reshape(len(rows), -1) for leaf in jax.tree.leaves(each)],
+        axis=1,
+    )
+    norms = np.linalg.norm(found, axis=1, keepdims=True)
+    return np.asarray(found * np.minimum(1, config.l2_clip_norm / np.maximum(norms, 1e-12)))
+
+
 def saved(trainer: Trainer, config: Any) -> float:
     """Mean over clients of the share of K sigma^2 that water filling does not add at the initial
     model.
