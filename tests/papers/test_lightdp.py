@@ -32,7 +32,7 @@ def test_a_cost_is_measured_at_both_sizes_and_the_cheaper_of_two_rounds(monkeypa
     timing.measured.cache_clear()
     found = timing.measured("HE + DP", 1024, 650)
     timing.measured.cache_clear()
-    assert sizes == [650, 650, 11_173_962, 11_173_962]
+    assert sizes == [650, 650, 5000, 5000, 11_173_962, 11_173_962]
     assert found["this network"]["client_seconds"] == 0.5 and found["ResNet-18"] is None
     # A megabyte a second and a half of megabits: 100 Mbit/s.
     assert timing.Cost(1.0, 2.0, 12.5e6, 25e6).seconds == pytest.approx(6.0)
@@ -41,13 +41,16 @@ def test_a_cost_is_measured_at_both_sizes_and_the_cheaper_of_two_rounds(monkeypa
 def test_encryption_that_would_take_hours_is_not_measured_and_judged_where_it_was():
     assert timing._at("HE + DP", timing.RESNET_18, 1024) is None
     judge = next(one for one in paper.CONCLUSIONS if "HE takes" in one.statement).judge
-    cost = timing.Cost(1.0, 0.0, 0, 0)._asdict()
-    slow = timing.Cost(20.0, 0.0, 0, 0)._asdict()
-    light = {"costs": {"this network": cost, "ResNet-18": cost}}
-    rows = {"LightDP-FL": light, "HE + DP": {"costs": {"this network": slow, "ResNet-18": None}}}
+    cost, slow, slower = (timing.Cost(t, 0.0, 0, 0)._asdict() for t in (1.0, 5.0, 20.0))
+    rows = {
+        name: {"costs": dict(zip(timing.SIZES, costs, strict=True))}
+        for name, costs in (("LightDP-FL", [cost] * 3), ("HE + DP", [slow, slower, None]))
+    }
     told = judge({"fig4": rows})
     assert told.standing == "reproduced" and "not measured at ResNet-18" in told.because
-    rows["HE + DP"]["costs"]["this network"] = None
+    rows["HE + DP"]["costs"] |= dict.fromkeys(timing.SIZES[1:])
+    assert judge({"fig4": rows}).standing == "not reproduced"
+    rows["HE + DP"]["costs"] |= dict.fromkeys(timing.SIZES)
     assert judge({"fig4": rows}).standing == "cannot tell"
 
 

@@ -560,16 +560,18 @@ def _lost(found: Mapping[str, Found]) -> Verdict:
 
 
 def _ten_times(found: Mapping[str, Found]) -> Verdict:
-    """Beside LightDP-FL, wherever it was measured."""
-    rows, told, answers = found["fig4"], [], set()
-    for where in ("this network", "ResNet-18"):
+    """Beside LightDP-FL, at the size nearest to ResNet-18's that was measured: at a small one what
+    does not grow with the network is much of the time.
+    """
+    rows, told, holds = found["fig4"], [], None
+    for where in timing.SIZES:
         times = _times(rows["HE + DP"], rows["LightDP-FL"], where)
         if times is None:
             told.append(f"not measured at {where}")
         else:
             told.append(f"{_short(times)} times LightDP-FL's at {where}")
-            answers.add(times >= 10)
-    return plain(answers.pop() if len(answers) == 1 else None, ", ".join(told))
+            holds = times >= 10
+    return plain(holds, ", ".join(told))
 
 
 def _all_of_it(found: Mapping[str, Found]) -> Verdict:

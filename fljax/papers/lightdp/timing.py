@@ -24,7 +24,8 @@ from fljax.server import stragglers
 from fljax.upload import key_agreement, pair_noise, secure_sum
 from fljax.upload.secure_sum import channels, field, light_secagg, protocol, stream
 
-RESNET_18 = 11_173_962
+RESNET_18, MIDDLE = 11_173_962, 5_000
+SIZES = ("this network", f"{MIDDLE:,} numbers", "ResNet-18")
 BANDWIDTH = 12.5e6  # bytes a second of each client
 BITS, MOST = 24, 10
 SPREAD = 1000.0  # of Dordis' noise, in units of a word
@@ -237,11 +238,11 @@ def _at(name: str, size: int, key_bits: int) -> Cost | None:
 
 @functools.lru_cache(maxsize=8)
 def measured(name: str, key_bits: int, num_params: int) -> dict[str, Any]:
-    """`Cost` of a way to hide uploads at a network's size and at ResNet-18's, each the cheaper of
-    two rounds; None where it was not measured.
+    """`Cost` of a way to hide uploads at a network's size, at `MIDDLE` and at ResNet-18's, each the
+    cheaper of two rounds; None where it was not measured.
     """
     found: dict[str, Any] = {}
-    for where, size in (("this network", num_params), ("ResNet-18", RESNET_18)):
+    for where, size in zip(SIZES, (num_params, MIDDLE, RESNET_18), strict=True):
         rounds = [_at(name, size, key_bits) for _ in range(2)]
         least = min((one for one in rounds if one is not None), key=_seconds, default=None)
         found[where] = None if least is None else least._asdict()
