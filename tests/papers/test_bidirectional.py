@@ -6,14 +6,16 @@ import itertools
 import math
 import types
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import accounting
+from fljax import accounting, data, models
 from fljax.accounting import gaussian
 from fljax.papers import one_client
 from fljax.papers import paper as records
-from fljax.papers.bidirectional import attacks, items, timing, training
+from fljax.papers.bidirectional import attacks, generative, items, timing, training
 
 
 def case(name, method, epsilon=3.0, clients=5):
@@ -138,7 +140,10 @@ def test_rounds_to_a_target_are_those_of_the_mean():
     assert items.rounds_to_target(low, timing.OURS, 5) is None
 
 
-def test_who_hides_what():
+def test_who_hides_what(monkeypatch):
+    # The search among a generator's images has a test of its own.
+    monkeypatch.setattr(attacks, "_generator", lambda *where: None)
+    monkeypatch.setattr(generative, "search", lambda *given: jnp.zeros((len(given[3]), 8, 8, 1)))
     settings = records.Settings(seeds=1)
     server, pictures = attacks.reconstruction("CIFAR", settings, 0)
     assert np.shape(pictures["target"]) == np.shape(pictures["FedAvg: search"]) == (3, 8, 8)
@@ -184,4 +189,40 @@ def test_a_hundred_classes_are_pairs_of_digits_and_at_full_size_resnet56():
     assert (task.model, task.options, task.data.num_classes) == ("resnet20", {"blocks": 9}, 100)
     full = {piece.name for piece in items._hundred(records.Settings(scale="full", seeds=2))}
     assert full > {"ours, sound, epsilon 3, K 100", "reconstruction, seed 1", "membership, seed 0"}
-    assert len(items._hundred(records.Settings())) == 6
+    assert len(items._hundred(records.Settings())) == 10
+
+
+def _untrained(shape):
+    rng = np.random.default_rng(0)
+    widths = (generative.LATENT, 8, 6, math.prod(shape))
+    layers = [
+        (jnp.asarray(rng.normal(size=(a, b)), jnp.float32), jnp.ones(b))
+        for a, b in itertools.pairwise(widths)
+    ]
+    return generative.Generator(layers, (-1.0, 3.0), shape)
+
+
+def test_an_image_is_the_same_from_each_layer_and_lies_in_its_box():
+    generator = _untrained((3, 4, 1))
+    features = jnp.linspace(-2, 2, generative.LATENT)
+    image = generator.image(features, 0)
+    assert image.shape == (3, 4, 1) and -1 < image.min() < image.max() < 3
+    for depth, (weights, bias) in enumerate(generator.layers[:2], 1):
+        features = jax.nn.relu(features @ weights + bias)
+        assert generator.image(features, depth) == pytest.approx(image)
+
+
+@pytest.mark.slow(reason="trains a generator, and searches its images by their gradients")
+def test_an_image_that_a_generator_makes_is_found_by_its_gradient():
+    digits = data.load("digits")
+    generator = generative.fit(digits.train["x"], jax.random.key(1), (0.0, 1.0))
+    latents = jax.random.normal(jax.random.key(2), (3, generative.LATENT))
+    x, y = jax.vmap(lambda z: generator.image(z, 0))(latents), jnp.arange(3)
+    task = training.task("CIFAR", "demo", None)
+    model = training.start(task, jax.random.key(0))
+    gradient = jax.grad(models.squared_error(model.apply))
+    sent = jax.vmap(gradient, (None, 0))(model.params, {"x": x, "y": y})
+    found = generative.search(model, generator, sent, y, jax.random.key(3))
+    near = jnp.mean((found - x) ** 2, axis=(1, 2, 3))
+    mean = jnp.mean((digits.train["x"].mean(0)[None] - x) ** 2, axis=(1, 2, 3))
+    assert (near < 0.2 * mean).all()

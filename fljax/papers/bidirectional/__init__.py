@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from fljax.papers.bidirectional import attacks as attacks
     from fljax.papers.bidirectional import disguised_membership as disguised_membership
     from fljax.papers.bidirectional import errata as errata
+    from fljax.papers.bidirectional import generative as generative
     from fljax.papers.bidirectional import items as items
     from fljax.papers.bidirectional import known_network as known_network
     from fljax.papers.bidirectional import paper as paper

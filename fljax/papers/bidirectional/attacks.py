@@ -4,10 +4,11 @@ Reconstruction: the server has ONE upload of a batch of one, recovered where the
 disguised, knows the label, and searches for the example whose gradient has its direction; or reads
 the example off Phi (off the gradient without one), which a first dense layer with a bias gives
 away. A network that starts with a convolution has no such read-off: there it reads the true
-gradient off Psi and Phi, and searches by that. Noise is that of epsilon 3 by equation (23) in one
-round: of a client that moves its upload by the clipping norm, as the paper counts, or by twice
-that, where the mode has a guarantee. What PILE's server and a trusted one see of a single client is
-FedAvg's row or nothing.
+gradient off Psi and Phi, and searches by that. "generative": it searches among the images of a
+generator that was trained on public examples, as the paper's server does (`generative`). Noise is
+that of epsilon 3 by equation (23) in one round: of a client that moves its upload by the clipping
+norm, as the paper counts, or by twice that, where the mode has a guarantee. What PILE's server and
+a trusted one see of a single client is FedAvg's row or nothing.
 
 Membership: of a network that knows its members by heart, as the method sends it to a client that
 knows half of the members and of the others; a threshold on losses, or a classifier on outputs and
@@ -38,6 +39,7 @@ from fljax.models.functions import Apply
 from fljax.models.scaling import Plan, Triple
 from fljax.papers.bidirectional import (
     disguised_membership,
+    generative,
     known_network,
     perturbation_leak,
     training,
@@ -137,6 +139,14 @@ def _attacked(shape: str, scale: str, folder: str | None) -> _Attacked:
         jax.jit(functools.partial(_agrees, model, plan)),
         box,
     )
+
+
+@functools.lru_cache(maxsize=2)
+def _generator(shape: str, scale: str, folder: str | None) -> generative.Generator:
+    """Of images like those that are attacked."""
+    task = training.task(shape, scale, folder)
+    box = _attacked(shape, scale, folder).box
+    return generative.fit(task.data.train["x"], jax.random.key(9), box)
 
 
 def _agrees(
@@ -287,6 +297,13 @@ def reconstruction(shape: str, settings: Settings, seed: int) -> Reconstruction:
     for (label, what), part in zip(gradients, guess.reshape(len(gradients), *x.shape), strict=True):
         near[label] |= _means(what, quality(part, x))
         pictures[f"{label}: {what}"] = _pictures(part, box)
+    sent = [gradients[label, "search"] for label in SERVER]
+    stacked = jax.tree.map(lambda *a: np.concatenate(a), *sent)
+    generator = _generator(shape, settings.scale, settings.data)
+    made = generative.search(model, generator, stacked, jnp.tile(y, len(SERVER)), root)
+    for label, part in zip(SERVER, made.reshape(len(SERVER), *x.shape), strict=True):
+        near[label] |= _means("generative", quality(part, x))
+        pictures[f"{label}: generative"] = _pictures(part, box)
     near[BLIND] = _means("search", quality(jnp.broadcast_to(mean, x.shape), x))
     return Reconstruction(near, pictures)
 
