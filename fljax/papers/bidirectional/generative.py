@@ -137,11 +137,12 @@ def _search(
             def one(
                 target: Params, y: jax.Array, start: jax.Array, key: jax.Array, look: Any = look
             ) -> Any:
-                alone = jax.tree.map(lambda leaf: leaf[None], (target, y))
+                upload = jax.tree.map(lambda leaf: leaf[None], target)
                 found = gradient_inversion.invert(
                     look,
                     params,
-                    *alone,
+                    upload,
+                    y[None],
                     key,
                     shape=(1, *start.shape),
                     settings=settings,
