@@ -12,8 +12,11 @@ PYTEST := FLJAX_TEST_PROGRAMS=$(PROGRAMS) $(BIN)/python -m pytest -q
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 # Where files are large each worker has a half, and takes from the other's when it has done its own.
 BY_HALVES := -n 2 --dist worksteal
-# It waits more than it computes, beside the others.
-WAITS := tests/interop/test_flower_processes.py
+# With XLA's own optimisations.
+OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized
+# Their processes wait more than they compute: beside the others.
+WAIT := tests/interop/test_flower_processes.py
+WAIT_OPTIMIZED := tests/simulation/test_processes.py
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,25 +25,22 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
 
-# Types are checked beside the tests, and said after them.
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	@find $(PROGRAMS) -type f -mtime +7 -delete 2>/dev/null || true
-	@$(BIN)/mypy >$(VENV)/mypy.txt 2>&1 & types=$$!; \
-	$(PYTEST) $(BY_FILE); failed=$$?; \
-	wait $$types || failed=1; cat $(VENV)/mypy.txt; exit $$failed
+	$(PYTEST) $(BY_FILE)
 
-# What `make test` leaves out: slow tests, a longer search for counterexamples, and, with XLA's own
-# optimisations, what depends on them; and beside these the site, whose tutorials are run.
+# What `make test` leaves out: slow tests and a longer search for counterexamples; then, with XLA's
+# own optimisations, what depends on them. Beside the first, one after the other and said after them:
+# types, tests that wait more than they compute, and the site, whose tutorials are run.
 test-rest: $(VENV)/.dev $(VENV)/.docs
-	@$(PYTEST) -m slow $(WAITS) >$(VENV)/waits.txt 2>&1 & waits=$$!; \
+	@{ $(BIN)/mypy && $(PYTEST) -m slow $(WAIT) && $(OPTIMIZED) $(WAIT_OPTIMIZED) \
+	  && $(MAKE) docs; } >$(VENV)/beside.txt 2>&1 & beside=$$!; \
 	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) $(BY_HALVES) -m "(slow or hypothesis) and not optimized" \
-	  --ignore=$(WAITS); failed=$$?; \
-	wait $$waits || failed=1; cat $(VENV)/waits.txt; exit $$failed
-	@$(MAKE) docs >$(VENV)/docs.txt 2>&1 & site=$$!; \
-	FLJAX_TEST_OPTIMIZED=1 $(PYTEST) $(BY_HALVES) -m optimized; failed=$$?; \
-	wait $$site || failed=1; cat $(VENV)/docs.txt; exit $$failed
+	  --ignore=$(WAIT); failed=$$?; \
+	wait $$beside || failed=1; cat $(VENV)/beside.txt; exit $$failed
+	$(OPTIMIZED) $(BY_HALVES) --ignore=$(WAIT_OPTIMIZED)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -140,6 +140,7 @@ def test_rounds_to_a_target_are_those_of_the_mean():
     assert items.rounds_to_target(low, timing.OURS, 5) is None
 
 
+@pytest.mark.slow(reason="inverts what each of five defences sends")
 def test_who_hides_what(monkeypatch):
     # The search among a generator's images has a test of its own.
     monkeypatch.setattr(attacks, "_generator", lambda *where: None)
