@@ -32,10 +32,12 @@ def test_hooks_run_the_commands_and_the_environment_of_make_lint():
     assert text.count("repo: local") == text.count("repo:") == 1
 
 
-def test_make_test_runs_what_make_lint_runs():
-    lines = commands("test")
+def test_make_test_all_runs_what_make_lint_runs():
+    lines = commands("test") + commands("test-rest")
     for command in commands("lint"):
-        assert any(re.match(rf"@?{re.escape(command)}(?= >|$)", line) for line in lines), command
+        assert any(re.match(rf"(@{{ )?{re.escape(command)}(?= &&|$)", line) for line in lines), (
+            command
+        )
 
 
 def test_hosted_runs_call_targets_of_the_makefile_on_every_python_that_is_named():
