@@ -183,6 +183,7 @@ def test_the_command_that_is_stopped_goes_on_in_its_folder(capsys, tmp_path):
     assert cli.main(command) == 0 and COMPUTED == ["one", "two"]
 
 
+@pytest.mark.slow(reason="trains; a stopped demo goes on in a quick test")
 def test_a_full_item_that_is_stopped_goes_on_to_the_same_result(tmp_path, monkeypatch):
     """Figure 5 of wfna at scale "full", on a stand-in of 5 clients and 2 passes; stopped in the
     middle of its second piece.
