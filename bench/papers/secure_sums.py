@@ -21,9 +21,8 @@ true sizes, and `round_s` is null. Nothing is extrapolated.
 Of protocols with long numbers or points for words (`KEYED`), one client computes for all, once for
 the three shares of dropouts, on which its work does not depend. What it sent is one message, read
 and summed once for each client that is there, so that memory does not grow with them. The server's
-part is done for each share of dropouts, but in two rows of an older run, whose seconds of
-decryption are those of the share "decrypt_at". A key of `joint_paillier` is as long as one that N
-clients make, which takes minutes for each three, and is not timed but for three.
+part is done for each share of dropouts. A key of `joint_paillier` is as long as one that N clients
+make, which takes minutes for each three, and is not timed but for three.
 
 A run goes through the cells, cheap ones first, for so many minutes of computing. Rows wait in
 `secure_sums-cpu.partial.json`; the next run of the same commit goes on from there, and the last one

@@ -131,7 +131,9 @@ def test_what_has_no_gaussian_event_is_not_replayed(key):
             replay.replay(scheme, config, given)
 
 
-@pytest.mark.slow(reason="replays a round; the command does so with correlated noise in a quick test")
+@pytest.mark.slow(
+    reason="replays a round; the command does so with correlated noise in a quick test"
+)
 def test_the_command_writes_a_verdict(tmp_path, capsys):
     run_dir = tmp_path / "run"
     assert cli.main(["audit", "--replay", "gd_dp", "--run-dir", str(run_dir)]) == 0
