@@ -5,6 +5,7 @@ line.
 import json
 import tomllib
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -262,6 +263,62 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_a_sweep_reads_every_scheme_without_noise_and_none_above_its_bound(tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--attack", "inversion_gauss_newton", "--targets", "6", "--repeats", "1"]
+    flags += ["--budgets", "1", "100", "--sweep", "dp_sgd", "white_channel", "lightdp"]
+    assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
+    rows = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert [row["scheme"] for row in rows[::3]] == ["dp_sgd", "white_channel", "lightdp"]
+    for plain, low, high in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert plain["measured"] > 40 > 16 > low["bound"] >= low["measured"]
+        assert high["bound"] >= high["measured"] and high["bound"] > low["bound"]
+        assert plain["holds"] is None and plain["bound"] == "inf" and high["noise"] < low["noise"]
+
+
+def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkeypatch, capsys):
+    """Inversions that find each digit but for 0.1 in every pixel: 20 dB, whatever the noise."""
+    from fljax import data, models
+    from fljax.attacks import reconstruction, victims
+    from fljax.cli import _schemas
+
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside):
+        return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
+
+    truth = data.load("digits").test["x"][:4] + np.float32(0.1)
+    monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
+    monkeypatch.setattr(reconstruction, "updates", updates)
+    monkeypatch.setattr(
+        reconstruction, "invert", lambda *given, **_: jnp.tile(truth, (len(given[3]) // 4, 1, 1, 1))
+    )
+    run_dir = tmp_path / "run"
+    flags = ["--targets", "4", "--repeats", "1", "--sweep", "lightdp", "dp_sgd"]
+    flags += ["--budgets", "0.1", "100000", "--run-dir", str(run_dir)]
+    assert cli.main(["attack", *flags, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["result"]
+    assert _schemas.misfits(found, _schemas.Attack) == []
+    rows = found["rows"]
+    assert [row["measured"] for row in rows] == pytest.approx([20.0] * 6, abs=1e-4)
+    assert [row["scheme"] for row in rows] == ["lightdp"] * 3 + ["dp_sgd"] * 3
+    # At epsilon 0.1 nobody is near, at 100,000 anybody may be.
+    assert [row["holds"] for row in rows[1:3]] == [False, None] and rows[1]["bound"] < 20
+    assert json.loads((run_dir / "attack.json").read_text())["rows"] == rows
+    picture = (run_dir / "sweep.svg").read_text()
+    assert found["picture"] == str(run_dir / "sweep.svg") and picture.startswith("<svg")
+    assert all(text in picture for text in ("lightdp", "dp_sgd", "certified bound", "this attack"))
+    assert picture.strip() in files(run_dir)[1]
+
+
+def test_a_sweep_without_a_name_is_of_all_schemes_that_fit():
+    from fljax.cli import attack
+
+    every = attack._swept(attack.Options(sweep=()))
+    assert {"dp_fedavg", "lightdp", "white_channel"} <= set(every) and "fedavg" not in every
+    many = attack.Options(sweep=(), attack="imprint", batch_size=2)
+    assert set(every) - set(attack._swept(many)) >= {"white_channel"}
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_that_gets_past_a_bound_exits_with_1(tmp_path, monkeypatch, capsys):
     from fljax.cli import _attack_membership
 
@@ -386,6 +443,11 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
             "which its attacker has not",
         ),
         (["attack", "--shadows", "2"], "shadows >= 4"),
+        (["attack", "--sweep", "nobody"], "sweep"),
+        (["attack", "--sweep", "fedavg"], "sweep to be one of"),
+        (["attack", "--sweep", "--attack", "lira", "--scheme", "dp_sgd"], "with sweep"),
+        (["attack", "--attack", "one_unit", "--model", "mlp"], "no model with a game"),
+        (["attack", "--model", "cnn", "--lora", "2"], "membership or symbols with lora"),
         (["attack", "--attack", "lira", "--scheme", "lightdp"], "for examples or subjects"),
         (["audit", "--scheme", "natural_channel", "--num-rounds", "2"], "num_rounds=1"),
     ],

@@ -258,6 +258,42 @@ def identification_bound(event: PrivacyEvent, num_candidates: int) -> float:
     return conversion.reconstruction_bound(lambda _: least, share)
 
 
+def error_bound(event: PrivacyEvent, candidates: Any) -> float:
+    """Least mean squared error, per number, of anybody who reconstructs one of K equally likely
+    records `[K, ...]`, from what `event` certifies.
+
+    A guess made without the record lies within r of it in m / K of cases at most, where no ball of
+    radius r holds m + 1 records; so one made with it does in at most 1 - f(m / K), f the certified
+    trade-off curve. The mean of the squared distance is the integral of what is left over r^2. The
+    ball of m records is no smaller than their spread about their mean, which is taken at its least
+    by the nearest records of each.
+
+    Args:
+      candidates: of finite numbers, K >= 1.
+
+    Raises:
+      ValueError: there is none, or one is not finite.
+
+    Source: Balle, Cherubin, Hayes (2022), Reconstructing training data with informed adversaries,
+      arXiv:2201.04845, definition 2; its baseline by the trade-off curve as in
+      `conversion.reconstruction_bound`.
+    """
+    given = np.asarray(candidates, np.float64)
+    if not given.size or not np.isfinite(given).all():
+        raise ValueError("Expected candidates of finite numbers, at least one, got others.")
+    rows = given.reshape(len(given), -1)
+    squares = np.square(rows).sum(1)
+    apart = np.maximum(squares[:, None] + squares[None] - 2 * rows @ rows.T, 0)
+    np.fill_diagonal(apart, 0)
+    many = np.arange(1, len(rows) + 1)
+    # Of each record the sum over the m nearest, itself among them; then over the m least of those.
+    sums = np.cumsum(np.sort(apart, axis=1), axis=1)
+    least = np.cumsum(np.sort(sums, axis=0), axis=0).diagonal() / (2 * many**2)
+    radii = np.maximum.accumulate(least)  # squared, of a ball of m records
+    fnr = rounds.certified_curve(event, many / len(rows))
+    return float((fnr[:-1] * np.diff(radii)).sum() / rows.shape[1])
+
+
 def gradients_of(loss: LossFn, params: Params, examples: PyTree) -> PyTree:
     """Plain gradients of T records, leaves `[T, ...]`: what an informed attacker expects to see a
     direction of.

@@ -1,6 +1,7 @@
 """What `fljax attack` does once its flags are good: rounds, inversions, bounds, a report."""
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -36,13 +37,17 @@ _OPTIMIZERS: dict[str, Any] = {
     "inversion_gauss_newton": "gauss_newton",
     "fishing": "gauss_newton",
 }
+# By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and
+# noise of 100,000 is below what float32 holds.
+BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
 _ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
 
 class Line(NamedTuple):
     """One budget; infinite: without noise. mse, psnr, ssim: means over inversions. inverted,
-    picked: shares of images told right by either attacker. bound: certified. holds: neither got
-    past it beyond chance; None where nobody could have. images: the first inversion of each image.
+    picked: shares of images told right by either attacker. bound: certified. least_mse: of anybody,
+    certified. holds: nothing got past these beyond chance; None where nobody could have. images:
+    the first inversion of each image.
     diverged: inversions without a finite result, which count as the mean image and as not told
     right.
     """
@@ -56,6 +61,7 @@ class Line(NamedTuple):
     inverted: float
     picked: float
     bound: float
+    least_mse: float
     holds: bool | None
     images: np.ndarray
 
@@ -110,15 +116,16 @@ def epsilons(options: Any, own: _own.Own | None) -> Promise:
     )
 
 
-def _nats(options: Any, dataset: data.Dataset) -> Promise:
+def nats(options: Any, dataset: data.Dataset) -> Promise:
+    """Of a channel: the squared error."""
     clients = data.ClientData(dataset.train, jnp.zeros((1, 1), jnp.int32))
     seen = reconstruction.Seen(dataset, clients)
     configs = []
-    for nats in options.budgets:
-        config = reconstruction.config(options.scheme, options.batch_size, nats=nats)
+    for budget in options.budgets:
+        config = reconstruction.config(options.scheme, options.batch_size, nats=budget)
         inputs, _ = reconstruction.of_channel(options.scheme, config, seen)
         noise = float(jnp.exp(0.5 * jnp.mean(inputs["channel"].noise.log_noise_var)))
-        configs.append((nats, config, noise))
+        configs.append((budget, config, noise))
 
     def bound(config: Any) -> tuple[float, str]:
         _, spent = reconstruction.of_channel(options.scheme, config, seen)
@@ -129,20 +136,35 @@ def _nats(options: Any, dataset: data.Dataset) -> Promise:
     return Promise("nats a use", "squared error per pixel, at least", configs, bound)
 
 
-def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
-    """Attacks without noise and at every budget, or with the noise of `own`; all inversions of all
-    budgets are one program.
-
-    Raises:
-      ValueError: a budget cannot be reached.
+class World(NamedTuple):
+    """What all rounds of a call share. dataset: whose images. truth `[K, ...]`, y `[K]`: the images
+    and the labels that they go by. many: {"x", "y"} `[repeats K, ...]`, of all rounds of a budget.
+    beside: the rest of each one's batch. sent: the model that clients get. searched: what an
+    inversion compares with.
     """
-    channel = schemes.get(options.scheme).promise == "nats"
+
+    dataset: data.Dataset
+    truth: np.ndarray
+    y: np.ndarray
+    many: dict[str, jax.Array]
+    beside: Any
+    sent: models.Functional
+    searched: Any
+
+    @property
+    def loss(self) -> Any:
+        """Of the model that clients get."""
+        return models.softmax_cross_entropy(self.sent.apply)
+
+
+def world(options: Any, own: _own.Own | None) -> World:
+    """The images, their rounds' records and the model, as the attack has them."""
     digits = _images(options, own)
-    promise = _nats(options, digits) if channel else epsilons(options, own)
     chosen = slice(0, options.targets)
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
-    victim = victims.smooth_lenet(
+    make = functools.partial(models.create, options.model) if options.model else None
+    victim = (make or victims.smooth_lenet)(
         example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0)
     )
     searched = victim.apply
@@ -159,74 +181,145 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         if beside is not None:
             beside = _attack_malicious.relabelled(beside, own_class, digits.num_classes)
         many, y = many | {"y": jnp.zeros_like(own_class)}, np.zeros_like(y)
-    loss = models.softmax_cross_entropy(victim.apply)
+    return World(digits, truth, y, many, beside, victim, searched)
+
+
+def promised(options: Any, own: _own.Own | None, dataset: data.Dataset) -> Promise:
+    """What the scheme certifies at each budget."""
+    if schemes.get(options.scheme).promise == "nats":
+        return nats(options, dataset)
+    return epsilons(options, own)
+
+
+def played(
+    options: Any, here: World, promise: Promise, say: Callable[[str], None]
+) -> tuple[list[tuple[float, Any, float]], list[Any]]:
+    """((budget, config, noise), how far its rounds moved the model) without noise and of each
+    budget.
+    """
     root = jax.random.key(options.seed, impl="threefry2x32")
-    plain_config = without_noise(options.scheme, promise.configs[0][1])
-    told, moved = [(math.inf, plain_config, 0.0), *promise.configs], []
+    told = [
+        (math.inf, without_noise(options.scheme, promise.configs[0][1]), 0.0),
+        *promise.configs,
+    ]
+    moved = []
     for place, (budget, config, _) in enumerate(told):
-        keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
+        keys = jax.random.split(jax.random.fold_in(root, place), len(here.many["y"]))
         moved.append(
             reconstruction.updates(
-                options.scheme, config, loss, victim.params, many, keys, digits, beside=beside
+                options.scheme,
+                config,
+                here.loss,
+                here.sent.params,
+                here.many,
+                keys,
+                here.dataset,
+                beside=here.beside,
             )
         )
         what = "without noise" if place == 0 else f"{words.at_most(budget)} {promise.unit}"
         say(f"{what}: rounds done")
+    return told, moved
+
+
+def inverted(
+    options: Any, here: World, moved: list[Any], key: jax.Array, *, channel: bool
+) -> np.ndarray:
+    """The images behind all of `moved`, one after the other, in one program; a channel's noise
+    leaves the box that images are in.
+    """
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
-    labels = jnp.tile(many["y"], len(told))
-    low, high = float(digits.train["x"].min()), float(digits.train["x"].max())
+    known = here.dataset.train["x"]
     informed = _OPTIMIZERS.get(options.attack) == "gauss_newton"
-    box = None if channel else (low, high)
+    box = None if channel else (float(known.min()), float(known.max()))
     if options.attack == "imprint":
-        images = _attack_malicious.read(together["imprint"], truth, box)
-    else:
-        search = gradient_inversion.Settings(
-            optimizer=_OPTIMIZERS[options.attack],
-            num_iterations=options.iterations,
-            tv_weight=0.0 if informed else _TV,  # the prior says how images vary
-            box=box,
+        return _attack_malicious.read(together["imprint"], here.truth, box)
+    search = gradient_inversion.Settings(
+        optimizer=_OPTIMIZERS[options.attack],
+        num_iterations=options.iterations,
+        tv_weight=0.0 if informed else _TV,  # the prior says how images vary
+        box=box,
+    )
+    return np.asarray(
+        reconstruction.invert(
+            here.searched,
+            here.sent.params,
+            together,
+            jnp.tile(here.many["y"], len(moved)),
+            key,
+            shape=here.truth.shape[1:],
+            settings=search,
+            prior=gradient_inversion.gaussian_prior(known) if informed else None,
         )
-        images = np.asarray(
-            reconstruction.invert(
-                searched,
-                victim.params,
-                together,
-                labels,
-                jax.random.fold_in(root, len(told)),
-                shape=shape,
-                settings=search,
-                prior=gradient_inversion.gaussian_prior(digits.train["x"]) if informed else None,
-            )
-        )
-    say("inversions done")
+    )
+
+
+def judged(
+    options: Any,
+    here: World,
+    promise: Promise,
+    told: list[tuple[float, Any, float]],
+    moved: list[Any],
+    images: np.ndarray,
+) -> tuple[list[Line], str]:
+    """(A line for each of `told`, what stands behind its bounds), by the images that were found."""
+    scheme = schemes.get(options.scheme)
+    channel = scheme.promise == "nats"
+    known = here.dataset.train["x"]
     plain = reconstruction.gradients_of(
-        loss, victim.params, {"x": jnp.asarray(truth), "y": jnp.asarray(y)}
+        here.loss,
+        here.sent.params,
+        {"x": jnp.asarray(here.truth), "y": jnp.asarray(here.y)},
     )
     lines = []
-    standing = "certified"
+    standing, each = "certified", len(here.many["y"])
     for place, (budget, config, noise) in enumerate(told):
-        part = images[place * len(many["y"]) : (place + 1) * len(many["y"])]
+        part = images[place * each : (place + 1) * each]
         failed = reconstruction.diverged(part)
         if channel:
-            part = table.linear_estimate(part, digits.train["x"]).astype(np.float32)
+            part = table.linear_estimate(part, known).astype(np.float32)
         else:
-            part = np.where(failed[:, None, None, None], digits.train["x"].mean(0), part)
-        if place == 0:
-            bound = 0.0 if channel else 1.0
-        else:
+            part = np.where(failed[:, None, None, None], known.mean(0), part)
+        bound, least = (0.0 if channel else 1.0), 0.0
+        if place:
             bound, standing = promise.bound(config)
+            event = None if channel else scheme.run_event(config, 1)
+            least = bound if event is None else reconstruction.error_bound(event, here.truth)
         lines.append(
-            _line(budget, noise, part, failed, many, truth, moved[place], plain, bound, channel)
+            _line(budget, noise, part, failed, here, moved[place], plain, bound, least, channel)
         )
+    return lines, standing
+
+
+def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
+    """Attacks without noise and at every budget, or with the noise of `own`; all inversions of all
+    budgets are one program.
+
+    Raises:
+      ValueError: a budget cannot be reached.
+    """
+    here = world(options, own)
+    promise = promised(options, own, here.dataset)
+    told, moved = played(options, here, promise, say)
+    key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), len(told))
+    channel = schemes.get(options.scheme).promise == "nats"
+    images = inverted(options, here, moved, key, channel=channel)
+    say("inversions done")
+    lines, standing = judged(options, here, promise, told, moved, images)
+    return Found(lines, here.truth, promise.unit, promise.quantity, standing, seen(options))
+
+
+def seen(options: Any) -> str:
+    """What the attacker sees, in words."""
     sees = "the model before and after a round, the label, and how the mechanism works"
-    if informed:
+    if _OPTIMIZERS.get(options.attack) == "gauss_newton":
         sees += "; who inverts also has the training split, other images of the same kind"
     if options.attack in attacks.MALICIOUS:
         sees += (
             ". It is a malicious server, which sent a model that was made to give away what it "
             "meets; the certificate holds for whatever model is sent"
         )
-    return Found(lines, truth, promise.unit, promise.quantity, standing, sees)
+    return sees
 
 
 def _line(
@@ -234,13 +327,14 @@ def _line(
     noise: float,
     found: np.ndarray,
     failed: np.ndarray,
-    many: Any,
-    truth: np.ndarray,
+    here: World,
     moved: Any,
     plain: Any,
     bound: float,
+    least: float,
     channel: bool,
 ) -> Line:
+    many, truth = here.many, here.truth
     right = np.arange(len(found)) % len(truth)
     inverted = (reconstruction.nearest(found, truth) == right) & ~failed
     picked = reconstruction.best_match(moved, plain) == right
@@ -261,6 +355,8 @@ def _line(
             for n in (len(found), max(sum(inverted), sum(picked)))
         )
         holds = bool(best <= bound) if most > bound else None
+        if not within(errors.reshape(-1, len(truth)), least):
+            holds = False
     return Line(
         budget=float(budget),
         noise=noise,
@@ -271,6 +367,7 @@ def _line(
         inverted=float(inverted.mean()),
         picked=float(picked.mean()),
         bound=bound,
+        least_mse=least,
         holds=holds,
         images=found[: len(truth)],
     )
@@ -297,7 +394,7 @@ def _images(options: Any, own: _own.Own | None) -> data.Dataset:
     return found
 
 
-def _company(options: Any) -> str:
+def company(options: Any) -> str:
     """What else there is, in words."""
     if options.batch_size > 1:
         return (
@@ -325,6 +422,11 @@ def within(errors: np.ndarray, bound: float) -> bool:
     each = errors.mean(0)
     margin = stats.t.isf(_ERROR, each.size - 1) * each.std(ddof=1) / each.size**0.5
     return bool(each.mean() + margin >= bound)
+
+
+def decibels(error: float) -> float:
+    """The signal-to-noise ratio of a mean squared error; infinite where there is none."""
+    return -10 * math.log10(error) if error > 0 else math.inf
 
 
 def cells(line: Line) -> list[str]:
@@ -388,10 +490,10 @@ def sections(options: Any, found: Found) -> list[str]:
             "Signal-to-noise ratio against budget",
             attack_figures.success(
                 budgets,
-                {"gradient inversion": [line.psnr for line in lines]},
-                [float("nan")] * len(budgets),
+                {"gradient inversion": [decibels(line.mse) for line in lines]},
+                [decibels(line.least_mse) for line in lines],
                 unit=found.unit,
-                quantity="PSNR, dB",
+                quantity="PSNR of the mean error, dB",
                 share=False,
             ),
         ),
@@ -405,6 +507,6 @@ def sections(options: Any, found: Found) -> list[str]:
         ),
         run_page.section(
             "Threat model",
-            f"<p>The attacker sees {found.sees}. {_company(options)} {knows}</p>",
+            f"<p>The attacker sees {found.sees}. {company(options)} {knows}</p>",
         ),
     ]

@@ -248,7 +248,7 @@ class Rate(TypedDict):
 
 class AttackRow(TypedDict):
     """One budget (infinite: without noise), and what the attack measured at it; holds: None where
-    it cannot tell.
+    it cannot tell. least_mse: of anybody, certified. Of a sweep scheme, whose own standing it is.
     """
 
     budget: Number
@@ -267,6 +267,9 @@ class AttackRow(TypedDict):
     inverted: NotRequired[float]
     picked: NotRequired[float]
     diverged: NotRequired[int]
+    least_mse: NotRequired[Number]
+    scheme: NotRequired[str]
+    standing: NotRequired[str]
 
 
 class Attack(TypedDict):
@@ -277,6 +280,7 @@ class Attack(TypedDict):
     bound: str
     standing: str
     rows: list[AttackRow]
+    picture: NotRequired[str]
 
 
 class AuditRow(TypedDict):

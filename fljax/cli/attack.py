@@ -11,6 +11,7 @@ from fljax import _validate, attacks, schemes
 from fljax.attacks import rounds
 from fljax.cli import _args, _output, _run_files
 from fljax.data import builtin
+from fljax.simulation.record import folder
 
 _DESCRIPTION = """Attacks a scheme on real digits, at several budgets, next to what the scheme
 certifies.
@@ -39,13 +40,14 @@ clients, or of an inversion or symbols one record; its data, and of attacks on m
 its model, beside the weights that the folder of a run with LoRA keeps. Without --budgets its own
 noise is attacked, and what that spends here is the budget.
 
-Writes config.toml, attack.json and report.html into one folder. Exits with 1 where a bound did not
-hold.
+With --sweep an inversion, or a malicious server, is set on many schemes, and each scheme's
+signal-to-noise ratio stands over its noise beside the largest that the certificate allows, in one
+picture.
+
+Writes config.toml, attack.json and report.html into one folder, of a sweep sweep.svg, too. Exits
+with 1 where a bound did not hold.
 """
 
-# By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and
-# noise of 100,000 is below what float32 holds.
-_BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
 _GAME_BUDGETS = (0.5, 1.0, 2.0, 4.0)
 _LIRA_ROUNDS = 60
 
@@ -103,6 +105,8 @@ class Options:
     scheme: Annotated[str, tyro.conf.arg(help=_SCHEME)] = "higradavg"
     attack: Annotated[str, tyro.conf.arg(help=_ATTACK)] = "inversion"
     settings: Annotated[pathlib.Path | None, tyro.conf.arg(help=_SETTINGS)] = None
+    sweep: tuple[str, ...] | None = None
+    """Schemes to attack side by side, in place of scheme; without a name all that fit."""
     budgets: tuple[float, ...] | None = None
     """Epsilons at delta, or nats a use for channels; ascending. none: what the noise of settings
     spends, or four, from well hidden to in plain sight.
@@ -114,8 +118,8 @@ class Options:
     none: those of settings, or digits.
     """
     model: str | None = None
-    """What is trained and asked for members: a name as for fljax simulate. none: that of settings,
-    or mlp.
+    """What is trained and asked for members, or whose gradient is inverted: a name as for fljax
+    simulate. none: that of settings, or mlp; of an inversion DLG's LeNet.
     """
     lora: int | None = None
     """Rank of small matrices beside the model's linear layers, which alone are trained; the layers'
@@ -171,10 +175,9 @@ class Options:
                 "Expected no dataset with a game, whose data are the attacker's, got "
                 f"dataset={self.dataset!r}."
             )
-        if not _trains(self.attack) and self.model is not None:
+        if game and self.model is not None:
             raise ValueError(
-                "Expected no model unless membership or symbols are attacked, got "
-                f"model={self.model!r}: inversions have DLG's LeNet."
+                f"Expected no model with a game, which has its own, got model={self.model!r}."
             )
         if self.model is not None:
             from fljax import models  # flax is slow to import
@@ -182,8 +185,11 @@ class Options:
             models.check_name(model=self.model)
         if self.lora is not None:
             _validate.positive_int(lora=self.lora)
-            if self.model is None:
-                raise ValueError(f"Expected model with lora, got lora={self.lora} alone.")
+            if self.model is None or not _trains(self.attack):
+                raise ValueError(
+                    "Expected model and an attack on membership or symbols with lora, got "
+                    f"lora={self.lora}, model={self.model!r}, attack={self.attack!r}."
+                )
         _validate.open_unit(delta=self.delta)
         _validate.positive_int(
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
@@ -195,7 +201,10 @@ class Options:
                 f"{', '.join(attacks.MALICIOUS)}, got batch_size={self.batch_size}."
             )
         _validate.positive_int(shadows=self.shadows, pool=self.pool, trials=self.trials)
-        nats = schemes.get(self.scheme).promise == "nats"
+        if self.sweep is not None:
+            self._check_sweep()
+        behind = (self.scheme,) if self.sweep is None else self.sweep
+        nats = any(schemes.get(name).promise == "nats" for name in behind)
         if nats and self.batch_size > 1 and self.attack == "imprint":
             raise ValueError(
                 "Expected batch_size 1 with imprint on a scheme that promises nats: which bin of a "
@@ -225,6 +234,22 @@ class Options:
         if not 2 <= self.targets <= 300:
             raise ValueError(f"Expected targets in [2, 300], got targets={self.targets}.")
 
+    def _check_sweep(self) -> None:
+        """Raises ValueError."""
+        if self.attack not in (*attacks.INVERSIONS, *attacks.MALICIOUS):
+            raise ValueError(
+                "Expected an inversion or a malicious server with sweep, one of "
+                f"{', '.join((*attacks.INVERSIONS, *attacks.MALICIOUS))}, got "
+                f"attack={self.attack!r}."
+            )
+        if self.settings is not None:
+            raise ValueError(
+                f"Expected no settings with sweep, got settings={str(self.settings)!r}."
+            )
+        for name in self.sweep or ():
+            schemes.check_name(sweep=name)
+            _validate.one_of(_against(self.attack), sweep=name)
+
 
 def main(args: Sequence[str]) -> int:
     """Attacks, prints the table, writes the folder."""
@@ -232,7 +257,14 @@ def main(args: Sequence[str]) -> int:
         options = _args.parse(Options, args, prog="fljax attack", description=_DESCRIPTION)
     except _args.Done:
         return 0
-    from fljax.cli import _attack, _attack_game, _attack_membership, _attack_symbols, _own
+    from fljax.cli import (
+        _attack,
+        _attack_game,
+        _attack_membership,
+        _attack_sweep,
+        _attack_symbols,
+        _own,
+    )
 
     own = None if options.settings is None else _own.read(options.settings)
     options = _settled(options, own)
@@ -241,14 +273,21 @@ def main(args: Sequence[str]) -> int:
     kind: Any = _attack_game if game else _attack_membership if member else _attack
     if options.attack == attacks.SYMBOLS:
         kind = _attack_symbols
-    if own is None and options.budgets is None:
-        budgets = _GAME_BUDGETS if game else _BUDGETS[schemes.get(options.scheme).promise]
+    if options.sweep is not None:
+        kind = _attack_sweep
+        options = dataclasses.replace(options, sweep=options.sweep or tuple(_swept(options)))
+    elif own is None and options.budgets is None:
+        budgets = _GAME_BUDGETS if game else _attack.BUDGETS[schemes.get(options.scheme).promise]
         options = dataclasses.replace(options, budgets=budgets)
     if options.num_rounds is None:
         options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
-    with _run_files.opened(options.run_dir, f"attack-{options.scheme}", options) as run_dir:
-        # One step for each budget and one without noise, and of an inversion one for all together.
+    behind = options.scheme if options.sweep is None else "sweep"
+    with _run_files.opened(options.run_dir, f"attack-{behind}", options) as run_dir:
+        # One step for each budget and one without noise, and of an inversion one for all together;
+        # of a sweep one for each scheme.
         count = 1 + len(options.budgets or ((),)) + (kind is _attack)
+        if options.sweep is not None:
+            count = 1 + len(options.sweep)
         found = kind.run(options, own, _output.steps(count))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
     print(f"bound: {found.bound}; {found.standing}")
@@ -258,13 +297,23 @@ def main(args: Sequence[str]) -> int:
     ]
     results: dict[str, Any] = {"bound": found.bound, "standing": found.standing, "rows": rows}
     _run_files.write_json(run_dir / "attack.json", results)
-    report = _run_files.write_report(
-        run_dir, f"{kind.TITLE} through {options.scheme}", kind.sections(options, found)
-    )
+    title = kind.TITLE if options.sweep is not None else f"{kind.TITLE} through {options.scheme}"
+    report = _run_files.write_report(run_dir, title, kind.sections(options, found))
+    if options.sweep is not None:
+        results["picture"] = run_dir / _attack_sweep.PICTURE
+        folder.write_atomically(results["picture"], found.picture + "\n")
     _output.give({"run_dir": run_dir, "report": report, **results})
-    return _run_files.verdict(
-        [f"budget {line.budget:g}" for line in found.lines if line.holds is False]
-    )
+    broken = [line for line in found.lines if line.holds is False]
+    whose = lambda line: "" if options.sweep is None else f"{line.scheme} at "
+    return _run_files.verdict([f"{whose(line)}budget {line.budget:g}" for line in broken])
+
+
+def _swept(options: Options) -> list[str]:
+    """The schemes of a sweep that names none: those that the options fit."""
+    fit = _against(options.attack)
+    if options.attack == "imprint" and options.batch_size > 1:
+        fit = [name for name in fit if schemes.get(name).promise != "nats"]
+    return fit
 
 
 def _settled(options: Options, own: Any) -> Options:

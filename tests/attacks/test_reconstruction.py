@@ -9,6 +9,7 @@ import pytest
 from scipy import special, stats
 
 from fljax import data, models, schemes
+from fljax.accounting import events
 from fljax.attacks import audit, metrics, reconstruction, rounds, table, victims
 from fljax.attacks import gradient_inversion as inversion
 
@@ -136,6 +137,53 @@ def test_identification_bound_of_a_release_without_guarantee_is_one():
     assert (
         reconstruction.identification_bound(schemes.get("natural_channel").event(config), 10) == 1.0
     )
+
+
+def gaussian_event(noise_multiplier):
+    return events.PrivacyEvent(
+        mechanism=events.Gaussian(noise_multiplier),
+        privacy_unit="example",
+        neighboring_relation="ADD_OR_REMOVE_ONE",
+    )
+
+
+@pytest.mark.parametrize("mu", [0.0, 1.0, 2.0])
+def test_the_least_error_of_orthogonal_records_is_the_integral_in_closed_form(mu):
+    """M records, all D apart, fit into a ball of radius^2 D^2 (m - 1) / (2 m) and no smaller."""
+    count, apart, size = 12, 0.7, 30
+    records = np.eye(size)[:count] * apart / 2**0.5
+    event = gaussian_event(1 / mu if mu else 1e9)
+    many = np.arange(1, count)
+    fnr = special.ndtr(-special.ndtri(many / count) - mu)
+    exact = (fnr * apart**2 / 2 / (many * (many + 1))).sum() / size
+    found = reconstruction.error_bound(event, records.reshape(count, 5, 6))
+    assert exact * (1 - 2e-2) <= found <= exact * (1 + 1e-6)
+    # Copies of one record are no candidates to tell apart, and one record has no error.
+    assert reconstruction.error_bound(event, np.tile(records[:1], (5, 1))) == 0
+    assert reconstruction.error_bound(event, records[:1]) == 0
+
+
+def test_no_estimate_is_nearer_than_the_least_error_and_with_half_the_noise_one_is():
+    """The posterior mean, which no estimate is ahead of in squared error."""
+    count, mu, trials = 8, 2.0, 4000
+    rng = np.random.default_rng(0)
+    records = rng.uniform(size=(count, 16))
+    bound = reconstruction.error_bound(gaussian_event(1 / mu), records)
+    # Uploads are orthogonal and as long as the sensitivity: the worst case of the certificate.
+    for truth, told in ((mu, False), (2 * mu, True)):
+        own = rng.integers(count, size=trials)
+        seen = truth * np.eye(count)[own] + rng.normal(size=(trials, count))
+        guess = special.softmax(truth * seen, axis=1) @ records
+        errors = np.square(guess - records[own]).mean(1)
+        margin = 5 * errors.std() / trials**0.5
+        assert (errors.mean() + margin < bound) is np.bool_(told)
+
+
+def test_records_that_are_no_numbers_have_no_least_error():
+    with pytest.raises(ValueError, match="candidates of finite numbers"):
+        reconstruction.error_bound(None, np.full((2, 3), np.nan))
+    with pytest.raises(ValueError, match="candidates of finite numbers"):
+        reconstruction.error_bound(None, np.zeros((0, 3)))
 
 
 def test_configs_take_what_fits_and_refuse_what_does_not():

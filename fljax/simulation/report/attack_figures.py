@@ -1,6 +1,8 @@
 """The pictures of an attack's report, each a string of SVG."""
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import matplotlib
 import numpy as np
@@ -71,6 +73,49 @@ def success(
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
     axes.legend()
     return picture.with_numbers(figure)
+
+
+class Panel(NamedTuple):
+    """Of one scheme: noise `[n]`, what an attack gets with it and what anybody gets at most, in dB,
+    and what the attack gets without noise.
+    """
+
+    noise: Sequence[float]
+    measured: Sequence[float]
+    bound: Sequence[float]
+    undefended: float
+
+
+@matplotlib.rc_context(_STYLE | {"font.size": 8, "lines.linewidth": 1.5})
+def sweep(panels: Mapping[str, Panel]) -> str:
+    """A panel for each scheme, by its name, on axes that all share: dB over the noise."""
+    columns = min(5, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure = Figure(figsize=(0.8 + 2.1 * columns, 0.9 + 1.5 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
+    for axes, (name, panel) in zip(grid, panels.items(), strict=False):
+        axes.axhline(panel.undefended, color=BASELINE, linestyle=":", label="without noise")
+        axes.plot(panel.noise, panel.bound, color=BUDGET, linestyle="--", label="certified bound")
+        axes.plot(
+            panel.noise,
+            panel.measured,
+            color=PRIVATE,
+            marker="o",
+            markersize=3,
+            label="this attack",
+        )
+        axes.set_title(name, fontsize=8)
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    grid[0].set_xscale("log")
+    # Where little noise certifies next to nothing the bound leaves the picture.
+    most = max((p.undefended for p in panels.values() if math.isfinite(p.undefended)), default=50)
+    grid[0].set_ylim(0, 1.2 * max(most, 10))
+    figure.supxlabel("noise", fontsize=9)
+    figure.supylabel("PSNR of the mean error, dB", fontsize=9)
+    handles, labels = grid[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    return picture.svg(figure)
 
 
 @matplotlib.rc_context(_STYLE)
