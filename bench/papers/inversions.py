@@ -12,6 +12,7 @@ import argparse
 import functools
 import importlib.util
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -73,6 +74,7 @@ CASES = (
     Case("ReLU LeNet with max pooling, one image", "lenet", 1, 4),
     Case("vision transformer, one image", "vit", 1, 2, seeds=1),
     Case("smooth LeNet, one image of 64 x 64", "smooth", 1, 2, side=64, seeds=1),
+    Case("ResNet-20, one image", "resnet20", 1, 1, seeds=1),
 )
 
 
@@ -98,8 +100,11 @@ def noised(uploads: Any, length: float, rng: np.random.Generator) -> Any:
     return jax.tree.map(add, uploads)
 
 
-def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
-    """A row for each search: every target's PSNR, seconds a target."""
+def measure(case: Case, seeds: int, only: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """A row for each search, or each whose name has a word of `only`: every target's PSNR, seconds
+    a target.
+    """
+    asked = lambda name: not only or any(word in name for word in only)
     public, others = photographs(case.side)
     prior = gradient_inversion.gaussian_prior(public["x"])
     found: dict[str, tuple[list[float], list[float]]] = {}
@@ -121,6 +126,8 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
         uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
         uploads = noised(uploads, case.noise, rng) if case.noise else uploads
         for search in SEARCHES:
+            if not asked(search.name):
+                continue
             given = (net.params, uploads, y, jax.random.key(seed))
             if search.name not in programs:
                 run = functools.partial(
@@ -135,6 +142,8 @@ def measure(case: Case, seeds: int) -> list[dict[str, Any]]:
             images = jax.block_until_ready(programs[search.name](*given)).x
             add(search.name, images, x, time.perf_counter() - began)
         for name, how in THEIRS if theirs(case) else ():
+            if not asked(name):
+                continue
             images, seconds = in_torch(case.net, net.params, uploads, x, y, seed, how)
             add(name, images, x, seconds)
     return [
@@ -211,12 +220,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one case, no JSON: does it run?")
     parser.add_argument("--only", nargs="*", default=[], help="cases; other rows stay")
+    parser.add_argument("--searches", nargs="*", default=[], help="of --only, by words of names")
     options = parser.parse_args()
+    if options.searches and not options.only:
+        parser.error("--searches goes with --only")
     rows: list[dict[str, Any]] = []
     for case in CASES[:1] if options.quick else CASES:
         if options.only and case.name not in options.only:
             continue
-        rows += measure(case, 1 if options.quick else case.seeds)
+        rows += measure(case, 1 if options.quick else case.seeds, options.searches)
         print(table(rows), flush=True)
     if options.only:
         print(_harness.amend("inversions", rows, keys=("case", "search")))
