@@ -204,7 +204,8 @@ def test_the_command_attacks_the_noise_of_the_settings(name, mine, tmp_path):
     [
         (TOML.format(""), [], "budgets with settings"),
         (OWN, ["--attack", "one_unit", "--dataset", "digits"], "no dataset with a game"),
-        (OWN, ["--model", "mlp"], "no model unless membership"),
+        (OWN, ["--model", "mlp"], "Expected a dataset of images"),
+        (OWN, ["--attack", "one_unit", "--model", "mlp"], "no model"),
         (OWN, ["--attack", "lira", "--learning-rate", "2"], "no learning_rate with settings"),
         (OWN + "lora = 2\n", ["--attack", "lira"], "what LoRA is trained beside"),
         (OWN.replace("dp_fedsgd", "dp_fedavg"), ["--attack", "lira"], "examples or subjects"),

@@ -138,7 +138,7 @@ def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp
         (["label_only", "--dataset", "roles", "--model", "token_lstm"], "classes for label_only"),
         (["symbols", "--lora", "2", "--model", "token_lstm"], "token_lstm without lora"),
         (["symbols", "--dataset", "digits"], "x of digits to hold symbols"),
-        (["lira", "--lora", "2"], "Expected model with lora"),
+        (["lira", "--lora", "2"], "Expected model and an attack on membership or symbols"),
     ],
 )  # fmt: skip
 def test_what_is_no_attack_on_text_is_refused(flags, message, tmp_path, capsys, monkeypatch):
