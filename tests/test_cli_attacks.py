@@ -3,6 +3,7 @@ line.
 """
 
 import json
+import re
 import tomllib
 
 import jax
@@ -265,13 +266,21 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_a_sweep_reads_every_scheme_without_noise_and_none_above_its_bound(tmp_path):
     run_dir = tmp_path / "run"
-    flags = ["--attack", "inversion_gauss_newton", "--targets", "6", "--repeats", "1"]
+    flags = ["--attack", "inversion_gauss_newton", "--repeats", "1"]
     flags += ["--budgets", "1", "100", "--sweep", "dp_sgd", "white_channel", "lightdp"]
     assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
     rows = json.loads((run_dir / "attack.json").read_text())["rows"]
     assert [row["scheme"] for row in rows[::3]] == ["dp_sgd", "white_channel", "lightdp"]
+    # Digits are not declared Gaussian.
+    assert [row["standing"][:13] for row in rows[1::3]] == [
+        "certified",
+        "not certified",
+        "certified",
+    ]
+    picture = (run_dir / "sweep.svg").read_text()
+    assert "uncertified bound" in picture and re.search("(?<!un)certified bound", picture)
     for plain, low, high in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
-        assert plain["measured"] > 40 > 16 > low["bound"] >= low["measured"]
+        assert plain["measured"] > 40 > 21 > low["bound"] >= low["measured"]
         assert high["bound"] >= high["measured"] and high["bound"] > low["bound"]
         assert plain["holds"] is None and plain["bound"] == "inf" and high["noise"] < low["noise"]
 
@@ -285,7 +294,9 @@ def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkey
     def updates(name, config, loss, params, examples, keys, dataset, *, beside):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
-    truth = data.load("digits").test["x"][:4] + np.float32(0.1)
+    test = data.load("digits").test
+    frequent = np.flatnonzero(test["y"] == np.bincount(test["y"]).argmax())[:4]
+    truth = test["x"][frequent] + np.float32(0.1)  # of one label, which the attacker is told
     monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
     monkeypatch.setattr(reconstruction, "updates", updates)
     monkeypatch.setattr(
@@ -307,6 +318,28 @@ def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkey
     assert found["picture"] == str(run_dir / "sweep.svg") and picture.startswith("<svg")
     assert all(text in picture for text in ("lightdp", "dp_sgd", "certified bound", "this attack"))
     assert picture.strip() in files(run_dir)[1]
+
+
+@pytest.mark.parametrize("sweep", [None, ("dp_sgd",)])
+def test_who_is_told_the_label_is_held_to_the_images_of_that_label(sweep, monkeypatch):
+    """A label of its own for each image would give all of them away, without a leak."""
+    from fljax import schemes
+    from fljax.attacks import reconstruction
+    from fljax.cli import _attack, attack
+
+    options = attack.Options(scheme="dp_sgd", dataset="digits", targets=8, sweep=sweep)
+    here = _attack.world(options, None)
+    scheme = schemes.get("dp_sgd")
+    event = scheme.run_event(reconstruction.config("dp_sgd", 1, noise_multiplier=2.0), 1)
+    bound = reconstruction.identification_bound(event, 8)
+    found = _attack._of_labels(event, here, bound)
+    least = reconstruction.error_bound(event, here.truth)
+    if sweep:  # of one label
+        assert len(set(here.y)) == 1 and found == pytest.approx((bound, bound, least))
+    else:
+        assert found.labelled_bound > 1.5 * bound and found.least_mse < 0.5 * least
+    alone = _attack._of_labels(event, here._replace(y=np.arange(8)), bound)
+    assert alone[1:] == pytest.approx((1.0, 0.0))
 
 
 def test_a_sweep_without_a_name_is_of_all_schemes_that_fit():
@@ -445,6 +478,8 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--shadows", "2"], "shadows >= 4"),
         (["attack", "--sweep", "nobody"], "sweep"),
         (["attack", "--sweep", "fedavg"], "sweep to be one of"),
+        (["attack", "--sweep", "dp_sgd", "dp_sgd"], "each scheme once in sweep"),
+        (["attack", "--sweep", "dp_sgd", "--targets", "300"], "images of one label, with sweep"),
         (["attack", "--sweep", "--attack", "lira", "--scheme", "dp_sgd"], "with sweep"),
         (["attack", "--attack", "one_unit", "--model", "mlp"], "no model with a game"),
         (["attack", "--model", "cnn", "--lora", "2"], "membership or symbols with lora"),

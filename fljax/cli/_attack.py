@@ -40,14 +40,16 @@ _OPTIMIZERS: dict[str, Any] = {
 # By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and
 # noise of 100,000 is below what float32 holds.
 BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
-_ERROR = 1e-3  # chance of each verdict's bound to be wrong
+_ERROR = 1e-3  # chance of each verdict to be wrong
+_TESTS = 3  # of a verdict on an epsilon: who inverts, who picks, the error
 
 
 class Line(NamedTuple):
     """One budget; infinite: without noise. mse, psnr, ssim: means over inversions. inverted,
-    picked: shares of images told right by either attacker. bound: certified. least_mse: of anybody,
-    certified. holds: nothing got past these beyond chance; None where nobody could have. images:
-    the first inversion of each image.
+    picked: shares of images told right by either attacker. bound: certified. labelled_bound: of
+    whoever knows the label, which who inverts does. least_mse: of that one, certified. holds:
+    nothing got past these beyond chance; None where nobody could have. images: the first inversion
+    of each image.
     diverged: inversions without a finite result, which count as the mean image and as not told
     right.
     """
@@ -61,6 +63,7 @@ class Line(NamedTuple):
     inverted: float
     picked: float
     bound: float
+    labelled_bound: float
     least_mse: float
     holds: bool | None
     images: np.ndarray
@@ -158,9 +161,23 @@ class World(NamedTuple):
 
 
 def world(options: Any, own: _own.Own | None) -> World:
-    """The images, their rounds' records and the model, as the attack has them."""
+    """The images, their rounds' records and the model, as the attack has them. Those of a sweep
+    have one label, the most frequent: who is told it has them all to tell apart.
+
+    Raises:
+      ValueError: there are too few images.
+    """
     digits = _images(options, own)
-    chosen = slice(0, options.targets)
+    places = np.arange(len(digits.test["y"]))
+    if options.sweep is not None:
+        labels = np.asarray(digits.test["y"])
+        places = np.flatnonzero(labels == np.bincount(labels).argmax())
+        if len(places) < options.targets:
+            raise ValueError(
+                f"Expected targets <= {len(places)}, the held-out images of one label, with sweep, "
+                f"got targets={options.targets}."
+            )
+    chosen = places[: options.targets]
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
     make = functools.partial(models.create, options.model) if options.model else None
@@ -280,15 +297,35 @@ def judged(
             part = table.linear_estimate(part, known).astype(np.float32)
         else:
             part = np.where(failed[:, None, None, None], known.mean(0), part)
-        bound, least = (0.0 if channel else 1.0), 0.0
+        certified = Certified(0.0, 0.0, 0.0) if channel else Certified(1.0, 1.0, 0.0)
         if place:
             bound, standing = promise.bound(config)
-            event = None if channel else scheme.run_event(config, 1)
-            least = bound if event is None else reconstruction.error_bound(event, here.truth)
+            certified = Certified(bound, bound, bound)
+            if not channel:
+                certified = _of_labels(scheme.run_event(config, 1), here, bound)
         lines.append(
-            _line(budget, noise, part, failed, here, moved[place], plain, bound, least, channel)
+            _line(budget, noise, part, failed, here, moved[place], plain, certified, channel)
         )
     return lines, standing
+
+
+class Certified(NamedTuple):
+    """`bound`, `labelled_bound` and `least_mse` of a `Line`."""
+
+    bound: float
+    labelled_bound: float
+    least_mse: float
+
+
+def _of_labels(event: Any, here: World, bound: float) -> Certified:
+    """`bound` counts for all images; who knows the label has those of one label to tell apart, in
+    the mean over images.
+    """
+    groups = [here.truth[here.y == label] for label in np.unique(here.y)]
+    shares = [len(group) / len(here.y) for group in groups]
+    picks = [reconstruction.identification_bound(event, len(group)) for group in groups]
+    errors = [reconstruction.error_bound(event, group) for group in groups]
+    return Certified(bound, float(np.dot(shares, picks)), float(np.dot(shares, errors)))
 
 
 def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
@@ -330,8 +367,7 @@ def _line(
     here: World,
     moved: Any,
     plain: Any,
-    bound: float,
-    least: float,
+    certified: Certified,
     channel: bool,
 ) -> Line:
     many, truth = here.many, here.truth
@@ -348,15 +384,15 @@ def _line(
     if math.isinf(budget):
         holds = None
     elif channel:
-        holds = within(errors.reshape(-1, len(truth)), bound)
+        holds = within(errors.reshape(-1, len(truth)), certified.least_mse)
     else:
-        most, best = (
-            audit.clopper_pearson(n, len(found), _ERROR)[0]
-            for n in (len(found), max(sum(inverted), sum(picked)))
-        )
-        holds = bool(best <= bound) if most > bound else None
-        if not within(errors.reshape(-1, len(truth)), least):
-            holds = False
+        least = lambda right: audit.clopper_pearson(right, len(found), _ERROR / _TESTS)[0]
+        bounds = (certified.labelled_bound, certified.bound)
+        told = zip((sum(inverted), sum(picked)), bounds, strict=True)
+        holds = all(least(right) <= bound for right, bound in told)
+        holds &= within(errors.reshape(-1, len(truth)), certified.least_mse, _ERROR / _TESTS)
+        if holds and least(len(found)) <= min(bounds):  # nobody could have been told from chance
+            holds = None
     return Line(
         budget=float(budget),
         noise=noise,
@@ -366,8 +402,7 @@ def _line(
         ssim=float(each[1].mean()),
         inverted=float(inverted.mean()),
         picked=float(picked.mean()),
-        bound=bound,
-        least_mse=least,
+        **certified._asdict(),
         holds=holds,
         images=found[: len(truth)],
     )
@@ -414,13 +449,13 @@ def without_noise(name: str, config: Any) -> Any:
     return dataclasses.replace(config, noise_multiplier=0.0)
 
 
-def within(errors: np.ndarray, bound: float) -> bool:
+def within(errors: np.ndarray, bound: float, wrong: float = _ERROR) -> bool:
     """Whether a mean error is at least `bound`, from errors `[repeats, targets]`, up to chance.
 
     Repeats of one target are no targets of their own: their mean is one number, for Student's law.
     """
     each = errors.mean(0)
-    margin = stats.t.isf(_ERROR, each.size - 1) * each.std(ddof=1) / each.size**0.5
+    margin = stats.t.isf(wrong, each.size - 1) * each.std(ddof=1) / each.size**0.5
     return bool(each.mean() + margin >= bound)
 
 
@@ -465,7 +500,9 @@ def sections(options: Any, found: Found) -> list[str]:
     }
     knows = (
         f"It is one of {options.targets} equally likely ones: the attacker who picks knows them "
-        "beforehand, who inverts learns the candidates only afterwards, to name the nearest."
+        "beforehand, who inverts learns the candidates only afterwards, to name the nearest. Who "
+        "inverts knows the label, too, and is held to the bound for images of that label alone; so "
+        "is the error."
         if share
         else (
             "The attacker has no candidates: it inverts the gradient, and knows mean and "
@@ -496,6 +533,7 @@ def sections(options: Any, found: Found) -> list[str]:
                 quantity="PSNR of the mean error, dB",
                 share=False,
             ),
+            f"The bound is {found.standing}, for whoever knows the label.",
         ),
         "</div>",
         run_page.section(

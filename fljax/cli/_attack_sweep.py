@@ -23,16 +23,17 @@ HEAD = (
     "noise",
     "diverged",
     "dB",
-    "certified, at most",
+    "at most",
     "picked",
     "verdict",
+    "the bound is",
 )
 
 
 class Line(NamedTuple):
     """One scheme at one budget; infinite: without noise. noise: a multiplier, or of a channel the
     standard deviation in a pixel. measured: PSNR of the mean squared error, in dB. bound: of
-    anybody's, certified as `standing` says. The rest is of `_attack.Line`.
+    anybody's, certified or not, as `standing` says. The rest is of `_attack.Line`.
     """
 
     scheme: str
@@ -114,6 +115,7 @@ def _picture(lines: list[Line]) -> str:
             [line.measured for line in noisy],
             [line.bound for line in noisy],
             plain.measured,
+            all(line.standing == "certified" for line in noisy),
         )
     return attack_figures.sweep(panels)
 
@@ -127,9 +129,10 @@ def cells(line: Line) -> list[str]:
         f"{line.noise:.4g}",
         str(line.diverged),
         f"{line.measured:.1f}",
-        "-" if plain else f"{line.bound:.1f}",
+        "-" if plain else words.at_most(line.bound, digits=3),
         f"{line.picked:.3g}",
         "undefended" if plain else table.VERDICTS[line.holds],
+        "-" if plain else line.standing.partition(":")[0],
     ]
 
 
@@ -138,17 +141,19 @@ def sections(options: Any, found: Found) -> list[str]:
     note = (
         "A panel for each scheme, all on the same axes: the signal-to-noise ratio of the mean "
         f"squared error of {options.targets} images ({options.attack}), the largest that anybody "
-        "gets by the certificate, and what the attack gets without noise. Noise is a multiplier, "
+        "gets by the bound, and what the attack gets without noise. Noise is a multiplier, "
         "of channels the standard deviation in a pixel."
     )
     numbers = (
         f"Budgets are epsilons at delta {words.at_most(options.delta)} for one round, or nats a "
         f"use. The bound is for whoever knows that the image is one of {options.targets} equally "
-        "likely ones, and of channels for one who knows their covariance."
+        "likely ones of one label, and of channels for one who knows their covariance; a channel's "
+        "is certified only where that is declared; attack.json has the reason."
     )
     threat = (
         f"<p>The attacker sees {_attack.seen(options)}. {_attack.company(options)} In the mean "
-        "over these images no attack is above the bound, whatever it knows but which one it is.</p>"
+        "over these images, all of one label, no attack is above a certified bound, whatever it "
+        "knows but which one it is.</p>"
     )
     rows = [cells(line) for line in found.lines]
     return [

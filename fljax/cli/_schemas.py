@@ -248,7 +248,8 @@ class Rate(TypedDict):
 
 class AttackRow(TypedDict):
     """One budget (infinite: without noise), and what the attack measured at it; holds: None where
-    it cannot tell. least_mse: of anybody, certified. Of a sweep scheme, whose own standing it is.
+    it cannot tell. labelled_bound, least_mse: certified of whoever knows the label. Of a sweep
+    scheme, whose own standing it is.
     """
 
     budget: Number
@@ -267,6 +268,7 @@ class AttackRow(TypedDict):
     inverted: NotRequired[float]
     picked: NotRequired[float]
     diverged: NotRequired[int]
+    labelled_bound: NotRequired[Number]
     least_mse: NotRequired[Number]
     scheme: NotRequired[str]
     standing: NotRequired[str]

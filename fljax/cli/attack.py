@@ -246,6 +246,10 @@ class Options:
             raise ValueError(
                 f"Expected no settings with sweep, got settings={str(self.settings)!r}."
             )
+        if len(set(self.sweep or ())) < len(self.sweep or ()):
+            raise ValueError(
+                f"Expected each scheme once in sweep, got {' '.join(self.sweep or ())}."
+            )
         for name in self.sweep or ():
             schemes.check_name(sweep=name)
             _validate.one_of(_against(self.attack), sweep=name)

@@ -82,6 +82,7 @@ def test_a_mask_keeps_the_share_that_it_is_asked_for():
         ([2.0, 2.1, 200.0], "cannot tell"),
         ([2.0, 2.1, 2.2, 4.0, 12.0], "reproduced"),  # a search that missed is above the bound
         ([0.5, 0.55, 0.6], "not reproduced"),
+        ([0.5, 0.51, 0.52, 0.5, 0.51, 30.0], "cannot tell"),  # its mean is above the bound
     ],
 )
 def test_an_error_is_held_against_the_bound_by_its_logarithm(errors, standing):

@@ -2,8 +2,9 @@
 features of each layer on the way to the image, from where the last search ended; of all those the
 image whose gradient fits best is kept.
 
-The paper's attack has a GAN that was trained on photographs. Here the generator is the decoder of
-an autoencoder, trained on public examples of the victims' kind.
+The paper's attack has a GAN that was trained on photographs, and keeps features near where a search
+began. Here the generator is the decoder of an autoencoder, trained on public examples of the
+victims' kind, and nothing keeps them: an image is in the decoder's box whatever they are.
 
 Source: Fang et al. (2023), "GIFD: A Generative Gradient Inversion Method with Feature Domain
 Optimization", arXiv:2308.04699.

@@ -529,9 +529,9 @@ def _hundred_times(settings: Settings, found: Found) -> Table:
     ]
     note = (
         f"As in Table V, of an mlp of {timing.numbers(settings, 'CIFAR100'):,} numbers on pairs of "
-        "digits. What is printed stands there and in Table I. Of 100 clients they are impossible "
-        "here: ours sends Psi and Phi of 100 outputs, 3 GB in all. To the target accuracy they are "
-        "not made, since the demo trains no such network."
+        "digits. What is printed stands there and in Table I. Of 100 clients they are not timed: "
+        "ours sends Psi and Phi of 100 outputs, 3 GB in all. To the target accuracy they are not "
+        "made, since the demo trains no such network."
     )
     return Table("Seconds", ("where", "K", "method", *costs.PARTS, "total"), body, note)
 

@@ -77,13 +77,14 @@ def success(
 
 class Panel(NamedTuple):
     """Of one scheme: noise `[n]`, what an attack gets with it and what anybody gets at most, in dB,
-    and what the attack gets without noise.
+    what the attack gets without noise, and whether the bound is certified.
     """
 
     noise: Sequence[float]
     measured: Sequence[float]
     bound: Sequence[float]
     undefended: float
+    certified: bool
 
 
 @matplotlib.rc_context(_STYLE | {"font.size": 8, "lines.linewidth": 1.5})
@@ -95,7 +96,8 @@ def sweep(panels: Mapping[str, Panel]) -> str:
     grid = figure.subplots(rows, columns, sharex=True, sharey=True, squeeze=False).ravel()
     for axes, (name, panel) in zip(grid, panels.items(), strict=False):
         axes.axhline(panel.undefended, color=BASELINE, linestyle=":", label="without noise")
-        axes.plot(panel.noise, panel.bound, color=BUDGET, linestyle="--", label="certified bound")
+        style, label = ("--", "certified bound") if panel.certified else ("-.", "uncertified bound")
+        axes.plot(panel.noise, panel.bound, color=BUDGET, linestyle=style, label=label)
         axes.plot(
             panel.noise,
             panel.measured,
@@ -113,8 +115,9 @@ def sweep(panels: Mapping[str, Panel]) -> str:
     grid[0].set_ylim(0, 1.2 * max(most, 10))
     figure.supxlabel("noise", fontsize=9)
     figure.supylabel("PSNR of the mean error, dB", fontsize=9)
-    handles, labels = grid[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper center", ncols=3)
+    drawn = [zip(*axes.get_legend_handles_labels(), strict=True) for axes in grid]
+    handles = {label: handle for panel in drawn for handle, label in panel}
+    figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=4)
     return picture.svg(figure)
 
 
