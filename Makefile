@@ -14,9 +14,8 @@ BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 BY_HALVES := -n 2 --dist worksteal
 # With XLA's own optimisations.
 OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized
-# Their processes wait more than they compute: beside the others.
+# Its processes wait more than they compute: beside the others.
 WAIT := tests/interop/test_flower_processes.py
-WAIT_OPTIMIZED := tests/simulation/test_processes.py
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -31,16 +30,15 @@ test: $(VENV)/.dev
 	@find $(PROGRAMS) -type f -mtime +7 -delete 2>/dev/null || true
 	$(PYTEST) $(BY_FILE)
 
-# What `make test` leaves out: slow tests and a longer search for counterexamples; then, with XLA's
-# own optimisations, what depends on them. Beside the first, one after the other and said after them:
-# types, tests that wait more than they compute, and the site, whose tutorials are run.
+# What `make test` leaves out: slow tests and a longer search for counterexamples. Beside them, one
+# after the other and said after them, so that no core waits: types, tests that wait more than they
+# compute, with XLA's own optimisations what depends on them, and the site, whose tutorials are run.
 test-rest: $(VENV)/.dev $(VENV)/.docs
-	@{ $(BIN)/mypy && $(PYTEST) -m slow $(WAIT) && $(OPTIMIZED) $(WAIT_OPTIMIZED) \
-	  && $(MAKE) docs; } >$(VENV)/beside.txt 2>&1 & beside=$$!; \
+	@{ $(BIN)/mypy && $(PYTEST) -m slow $(WAIT) && $(OPTIMIZED) && $(MAKE) docs; } \
+	  >$(VENV)/beside.txt 2>&1 & beside=$$!; \
 	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) $(BY_HALVES) -m "(slow or hypothesis) and not optimized" \
 	  --ignore=$(WAIT); failed=$$?; \
 	wait $$beside || failed=1; cat $(VENV)/beside.txt; exit $$failed
-	$(OPTIMIZED) $(BY_HALVES) --ignore=$(WAIT_OPTIMIZED)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

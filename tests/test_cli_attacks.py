@@ -320,6 +320,7 @@ def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkey
     assert picture.strip() in files(run_dir)[1]
 
 
+@pytest.mark.slow(reason="integrates a trade-off curve for the images of each label")
 @pytest.mark.parametrize("sweep", [None, ("dp_sgd",)])
 def test_who_is_told_the_label_is_held_to_the_images_of_that_label(sweep, monkeypatch):
     """A label of its own for each image would give all of them away, without a leak."""

@@ -56,6 +56,7 @@ def flags(config):
     return found
 
 
+@pytest.mark.slow(reason="calibrates a mixture of sums three times", ids=["higradavg_sum"])
 @pytest.mark.parametrize("name", WITH_EPSILON)
 def test_a_scheme_is_accounted_and_calibrated_as_its_run_is(name, capsys):
     plan = booked(name)

@@ -212,7 +212,7 @@ def test_the_gradient_of_a_transformers_patches_holds_each_patch_up_to_what_meet
     net = victims.small_vit(example_shape=(8, 8, 1), num_classes=3, key=jax.random.key(0))
     x = jax.random.uniform(jax.random.key(1), (8, 8, 1))
     loss = lambda params: -jax.nn.log_softmax(net.apply(params, x))[1]
-    grads = jax.grad(loss)(net.params)
+    grads = jax.jit(jax.grad(loss))(net.params)
     patches = np.asarray(x).reshape(2, 4, 2, 4).transpose(0, 2, 1, 3).reshape(4, 16)
     found = np.linalg.lstsq(np.asarray(grads["places"]).T, np.asarray(grads["patches"]["kernel"]).T)
     np.testing.assert_allclose(found[0], patches, atol=1e-3)

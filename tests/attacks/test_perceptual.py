@@ -14,6 +14,10 @@ from scipy import ndimage, optimize
 from fljax.attacks import metrics, perceptual, reconstruction
 from fljax.papers.channel.rounds import photographs
 
+# One program each, where an operation by itself is one.
+cw_ssim = jax.jit(perceptual.cw_ssim, static_argnames=("level", "num_orientations", "data_range"))
+registered_psnr = jax.jit(perceptual.registered_psnr, static_argnames="max_shift")
+
 
 @pytest.fixture(scope="module")
 def patches():
@@ -74,7 +78,7 @@ def test_cw_ssim_agrees_with_float64(shape, level, num_orientations):
     rng = np.random.default_rng(1)
     x = rng.random(shape)
     y = np.clip(x + 0.3 * rng.normal(size=shape), 0, 1)
-    found = perceptual.cw_ssim(x, y, level=level, num_orientations=num_orientations)
+    found = cw_ssim(x, y, level=level, num_orientations=num_orientations)
     assert float(found) == pytest.approx(cw_ssim_float64(x, y, level, num_orientations), abs=2e-5)
 
 
@@ -86,16 +90,16 @@ def test_cw_ssim_hardly_moves_where_a_pixels_shift_makes_ssim_fall(patches):
     assert np.min(near) > 0.9 and np.sum(rough) >= 4 and np.min(plain(own, shifted)) < 0.4
     assert np.median(wavelets(own, other)) < 0.6
     np.testing.assert_allclose(wavelets(own, own), 1.0, atol=1e-5)
-    np.testing.assert_allclose(near[3], perceptual.cw_ssim(own[3], shifted[3]), atol=1e-5)
+    np.testing.assert_allclose(near[3], cw_ssim(own[3], shifted[3]), atol=1e-5)
 
 
 def test_of_constant_images_cw_ssim_sees_no_brightness_and_no_structure():
     grey, flat = jnp.full((8, 8, 1), 0.5), jnp.zeros((8, 8, 1))
     rough = jax.random.uniform(jax.random.key(0), (8, 8, 1))
-    assert float(perceptual.cw_ssim(grey, flat)) == pytest.approx(1.0, abs=1e-5)
-    assert float(perceptual.cw_ssim(grey, rough)) < 0.1
-    scaled = perceptual.cw_ssim(255 * rough, 255 * rough[::-1], data_range=255.0)
-    assert float(scaled) == pytest.approx(float(perceptual.cw_ssim(rough, rough[::-1])), abs=1e-5)
+    assert float(cw_ssim(grey, flat)) == pytest.approx(1.0, abs=1e-5)
+    assert float(cw_ssim(grey, rough)) < 0.1
+    scaled = cw_ssim(255 * rough, 255 * rough[::-1], data_range=255.0)
+    assert float(scaled) == pytest.approx(float(cw_ssim(rough, rough[::-1])), abs=1e-5)
 
 
 def moved(image, move):
@@ -126,7 +130,7 @@ def test_registration_agrees_with_a_search_by_scipy(patches):
         for right in (0, 1)
     )
     expected = -10 * np.log10(2 * best / truth.size)
-    got = float(jax.jit(perceptual.registered_psnr)(found, truth))
+    got = float(registered_psnr(found, truth))
     assert got == pytest.approx(expected, abs=0.1)
     assert got > float(metrics.psnr(found, truth)) + 4
 
@@ -153,13 +157,12 @@ def test_registration_never_harms_and_makes_no_image_of_another(patches):
     registered = jax.jit(jax.vmap(perceptual.registered_psnr))(other, own)
     plain = jax.vmap(metrics.psnr)(other, own)
     assert np.all(registered >= plain - 1e-3) and np.mean(registered - plain) < 3
-    compiled = jax.jit(perceptual.registered_psnr)
-    assert float(compiled(own[0], own[0])) > 100  # infinite, or rounding
+    assert float(registered_psnr(own[0], own[0])) > 100  # infinite, or rounding
     grey = jnp.full((32, 32, 3), 0.5)
-    assert float(compiled(grey, grey + 0.1)) == pytest.approx(20, abs=1e-3)
-    assert math.isnan(compiled(grey * jnp.nan, grey))
+    assert float(registered_psnr(grey, grey + 0.1)) == pytest.approx(20, abs=1e-3)
+    assert math.isnan(registered_psnr(grey * jnp.nan, grey))
     narrow = jnp.zeros((1, 3, 1))
-    assert float(perceptual.registered_psnr(narrow, narrow + 0.1, max_shift=0)) == pytest.approx(20)
+    assert float(registered_psnr(narrow, narrow + 0.1, max_shift=0)) == pytest.approx(20)
 
 
 def drawn(channels):

@@ -16,7 +16,7 @@ def played(name, noise_multiplier, trials=200, **changes):
     return game, rounds.play(game, jax.random.key(1), trials)
 
 
-@pytest.mark.slow(reason="compiles rounds of one more scheme", ids=["gd_dp"])
+@pytest.mark.slow(reason="plays thousands of rounds of two schemes")
 @pytest.mark.parametrize("name", ["gd_dp", "gsgd_dp"])
 def test_weights_alone_give_the_record_away_and_certified_noise_does_not(name):
     _, (present, absent) = played(name, 1e-6)

@@ -149,10 +149,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow(
-    reason="compiles per-example gradients of a decoder",
-    but=["8-lora True taps"],
-)
+@pytest.mark.slow(reason="compiles per-example gradients of a decoder")
 @pytest.mark.parametrize(("adapted", "remat", "method"), CASES)
 @pytest.mark.parametrize("length", [3, 8])
 def test_gradients_of_examples_are_exact_under_scan_and_remat(adapted, remat, method, length):

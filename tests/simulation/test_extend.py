@@ -9,7 +9,7 @@ import pytest
 
 from fljax import accounting, cli, schemes
 from fljax.simulation import run
-from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
+from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
 
 NOISE, DELTA = 2.0, 0.01
 pytestmark = pytest.mark.usefixtures("compiled_once")
@@ -31,6 +31,7 @@ def config(num_rounds, noise_multiplier=NOISE, **privacy):
     return Config(
         scheme_config=scheme.Config(sampling_prob=0.25, noise_multiplier=noise_multiplier),
         data=DataConfig(num_clients=40),
+        model=ModelConfig(model="softmax"),
         privacy=PrivacyConfig(
             **{"target_epsilon": 3.0, "target_delta": DELTA, "accountant": "rdp", **privacy}
         ),

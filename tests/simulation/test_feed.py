@@ -15,7 +15,7 @@ from fljax import schemes
 from fljax.data import store
 from fljax.errors import CorruptDataError
 from fljax.simulation import run, task
-from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
+from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
 from fljax.simulation.record import folder
 from fljax.simulation.report import run_page
 
@@ -38,6 +38,7 @@ def config(dataset="digits", **changes):
         scheme="dp_fedavg",
         scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25, noise_multiplier=2.0),
         data=DataConfig(num_clients=CLIENTS, dataset=dataset, **changes),
+        model=ModelConfig(model="softmax"),
         privacy=PrivacyConfig(target_epsilon=None),
         run=RunConfig(num_rounds=8, eval_every=4, checkpoint_every=3, seed=3, baseline=False),
     )

@@ -16,7 +16,7 @@ import pytest
 import fljax_kernels
 from fljax import _keys, accounting, schemes
 from fljax.simulation import budget, run, task
-from fljax.simulation.config import Config, DataConfig, PrivacyConfig, RunConfig
+from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
 from fljax.simulation.record import folder
 
 
@@ -24,6 +24,7 @@ def config(scheme="dp_fedavg", **changes):
     """Small enough for a second; `changes` go to whichever section has the field."""
     sections = {
         "data": DataConfig(num_clients=40),
+        "model": ModelConfig(model="softmax"),
         "privacy": PrivacyConfig(),
         "run": RunConfig(num_rounds=12, eval_every=4, checkpoint_every=5, seed=3),
         "scheme_config": schemes.get(scheme).Config(sampling_prob=0.25),

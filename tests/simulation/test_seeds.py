@@ -15,7 +15,7 @@ import pytest
 from fljax import _keys, cli, data, schemes
 from fljax.simulation import config as config_lib
 from fljax.simulation import fingerprint, run, seeds, task
-from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
+from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
 from fljax.simulation.record import folder
 from fljax.simulation.report import run_page
 from fljax_kernels import chacha20
@@ -26,11 +26,11 @@ pytestmark = pytest.mark.usefixtures("compiled_once")
 
 def config(seed="random"):
     return Config(
-        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.5),
-        data=DataConfig(
-            num_clients=20, partition="iid"
-        ),  # of one shape, hence of one program, whatever the seed
+        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=1.0, noise_multiplier=4.0),
+        # Of one shape, hence of one program, whatever the seed: that of test_verify.py too.
+        data=DataConfig(num_clients=20, partition="iid"),
         model=ModelConfig(model="softmax"),
+        privacy=PrivacyConfig(target_epsilon=None, target_delta=1e-3),
         run=RunConfig(num_rounds=4, eval_every=4, checkpoint_every=2, baseline=False, seed=seed),
     )
 

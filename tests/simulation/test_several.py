@@ -13,7 +13,9 @@ from fljax.cli import watch
 from fljax.simulation.record import folder, provenance
 from fljax.simulation.report import several
 
-RUN = "--num-rounds 3 --model softmax --noise-multiplier 2 --seed 1234567 --eval-every 1"
+# Rounds by twos: of one program.
+RUN = "--num-rounds 4 --model softmax --noise-multiplier 2 --target-epsilon none --no-baseline"
+RUN += " --seed 1234567 --eval-every 2 --checkpoint-every 2"
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,7 @@ def test_a_run_is_shown_as_it_goes_and_on_this_machine_alone(run_dir, tmp_path):
 
 def test_a_run_says_how_it_was_made_and_not_its_seed(run_dir):
     (one,) = provenance.sessions(run_dir)
-    assert one["rounds"] == [0, 3] and one["wall_s"] > 0 and one["jax"]
+    assert one["rounds"] == [0, 4] and one["wall_s"] > 0 and one["jax"]
     assert one["began"] <= one["ended"]
     report = (run_dir / folder.REPORT).read_text()
     assert one["began"] in report and 'href="metrics.jsonl"' in report
@@ -130,4 +132,4 @@ def test_the_commit_of_another_project_is_not_taken_for_that_of_the_code(tmp_pat
 
 def test_rows_are_plain_data(run_dir):
     row = several.row(several.read(run_dir))
-    assert json.loads(json.dumps(row)) == row and row["rounds"] == 3
+    assert json.loads(json.dumps(row)) == row and row["rounds"] == 4

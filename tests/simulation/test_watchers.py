@@ -10,14 +10,16 @@ import pytest
 
 from fljax import cli, schemes
 from fljax.simulation import run
-from fljax.simulation.config import Config, DataConfig, RunConfig
+from fljax.simulation.config import Config, DataConfig, ModelConfig, PrivacyConfig, RunConfig
 from fljax.simulation.observers import trackers
 
 
 def config(num_rounds=5):
     return Config(
-        scheme_config=schemes.get("dp_fedavg").Config(sampling_prob=0.25, noise_multiplier=2.0),
-        data=DataConfig(num_clients=40),
+        scheme_config=schemes.get("dp_fedavg").Config(noise_multiplier=2.0),
+        data=DataConfig(num_clients=20),
+        model=ModelConfig(model="softmax"),
+        privacy=PrivacyConfig(target_epsilon=None),
         run=RunConfig(
             num_rounds=num_rounds, seed=0, eval_every=2, checkpoint_every=3, baseline=False
         ),
