@@ -48,10 +48,10 @@ class Settings:
     def __post_init__(self) -> None:
         _validate.one_of(("demo", "full"), scale=self.scale)
         _validate.positive_int(seeds=self.seeds)
-        # Rates are tuned on seeds from 1000 on; some items have three times the seeds.
-        if not 0 <= self.first_seed <= 1000 - 3 * self.seeds:
+        # Rates are tuned on seeds from 1000 on; some items have eight times the seeds.
+        if not 0 <= self.first_seed <= 1000 - 8 * self.seeds:
             raise ValueError(
-                f"Expected first_seed in [0, {1000 - 3 * self.seeds}], got "
+                f"Expected first_seed in [0, {1000 - 8 * self.seeds}], got "
                 f"first_seed={self.first_seed}."
             )
         if self.data is not None and not pathlib.Path(self.data).expanduser().is_dir():

@@ -161,6 +161,20 @@ def test_a_victim_without_a_defence_gives_its_members_away():
     assert told["none", 0] > 0.75 > told["natural", 50]
 
 
+def test_a_close_trade_off_is_judged_by_its_many_seeds_alone():
+    spread = np.linspace(-0.1, 0.1, 10)
+    of = lambda both, seeds=1: {100: {"both": both + np.tile(spread, seeds)}}
+    far = {"personalized": "", "DP-SGD": "sound", "DP-PSAC": "sound"}.items()
+    scored = {("natural", ""): of(1.0), ("white", ""): of(1.2)}  # by ten seeds white were ahead
+    scored |= {key: of(0.5) for key in far}
+    scored["natural", "again"] = of(1.0, 4)
+    for both, holds in ((0.9, True), (1.1, False)):
+        scored["white", "again"] = {100: {"both": np.full(40, both)}}
+        assert claims._natural_best(scored, "sound")[0] is holds
+    scored["white", "again"] = {100: {"both": np.full(40, 0.99)}}
+    assert claims._natural_best(scored, "sound")[0] is None
+
+
 def test_public_photographs_share_no_pixel_with_those_of_clients():
     public, others = rounds.photographs()
     assert public["x"].shape == (600, 32, 32, 3) and others["x"].shape[1:] == (32, 32, 3)

@@ -70,11 +70,11 @@ def inverted(task: Task, params: Any) -> list[dict[str, Any]]:
     return _rows(look(params, task.members, task.test))
 
 
-def memberships(task: Task, params: Any) -> list[dict[str, Any]]:
+def memberships(task: Task, params: Any, *, network: bool = True) -> list[dict[str, Any]]:
     """Of models `[cases, S, ...]`, for each case lists over seeds of areas under the curve.
 
     auc: by the loss alone. network: by the paper's attack network, which is told the membership of
-    half of all records, and asked for that of the others.
+    half of all records, and asked for that of the others; left out where it is not asked for.
     """
     half = len(task.members["y"][0]) // 2
     inside = np.arange(2 * half) < half
@@ -82,30 +82,30 @@ def memberships(task: Task, params: Any) -> list[dict[str, Any]]:
     @jax.jit
     @_over_cases
     def look(params: Any, members: Any, others: Any) -> dict[str, jax.Array]:
+        one = jax.tree.map(lambda leaf: leaf[None], params)
+        sure = [shadow.confidences(task.apply, one, p["x"], p["y"])[0] for p in (members, others)]
+        found = {"members": sure[0], "others": sure[1]}
+        if not network:
+            return found
+
         def of(part: slice) -> Any:
             both = jax.tree.map(lambda a, b: jnp.concatenate([a[part], b[part]]), members, others)
             return white_box.features(task.apply, params, both["x"], both["y"], last_layer="logits")
 
         key = jax.random.key(3, impl="threefry2x32")
-        network = white_box.fit(of(slice(None, half)), inside, key, num_steps=100)
-        one = jax.tree.map(lambda leaf: leaf[None], params)
-        sure = [shadow.confidences(task.apply, one, p["x"], p["y"])[0] for p in (members, others)]
-        return {"network": network(of(slice(half, None))), "members": sure[0], "others": sure[1]}
+        asked = white_box.fit(of(slice(None, half)), inside, key, num_steps=100)
+        return found | {"network": asked(of(slice(half, None)))}
 
     rows = []
     for seen in _rows(look(params, task.members, task.others)):
         pairs = zip(
             *(membership.loss_threshold(seen[part]) for part in ("members", "others")), strict=True
         )
-        rows.append(
-            {
-                "auc": [metrics.auc(*pair) for pair in pairs],
-                "network": [
-                    metrics.auc(scores[inside], scores[~inside])
-                    for scores in np.asarray(seen["network"])
-                ],
-            }
-        )
+        row = {"auc": [metrics.auc(*pair) for pair in pairs]}
+        if network:
+            told = np.asarray(seen["network"])
+            row["network"] = [metrics.auc(scores[inside], scores[~inside]) for scores in told]
+        rows.append(row)
     return rows
 
 
