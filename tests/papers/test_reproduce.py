@@ -315,12 +315,12 @@ PINNED = {
         "a gradient of fewer coordinates is harder to invert": "reproduced",
         "accuracy rises with nats": "reproduced",
         "the error of model inversion falls with nats": "not reproduced",
-        "accuracy rises with uses": "cannot tell",
+        "accuracy rises with uses": "not reproduced",
         "the error of model inversion falls with uses": "reproduced",
         "the error of gradient inversion falls with nats": "reproduced",
         "at equal nats white channels leave a larger error than natural ones": "cannot tell",
         "at equal nats personalized channels leave a larger error than natural ones": "cannot tell",
-        "the natural channel has the best trade-off of accuracy and GDC": "cannot tell",
+        "the natural channel has the best trade-off of accuracy and GDC": "reproduced",
         "DP is strong against membership and weak against reconstruction, channels the opposite": (
             "reproduced"
         ),

@@ -83,7 +83,10 @@ def _by_uses(labels: str, what: str, *, down: bool = False, item: str = "fig9") 
                 for e in epochs
             ]
             trends.append(values)
-            told.append(f"{task}, {epochs[0]} to {epochs[-1]} uses: {_along(values)}")
+            last = items.number(values[-1] - values[-2])
+            told.append(
+                f"{task}, {epochs[0]} to {epochs[-1]} uses: {_along(values)}, the last step {last}"
+            )
         return plain(_all_rise(trends, down=down), ". ".join(told))
 
     return judge
