@@ -31,7 +31,6 @@ def numbers(tree, path=""):
         yield path, tree
 
 
-@pytest.mark.slow(reason="compiles every quick bench")
 def test_quick_prints_a_table_and_writes_numbers(tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert cli.main(["bench", "--quick", "--output", str(path)]) == 0

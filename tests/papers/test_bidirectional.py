@@ -102,7 +102,7 @@ def test_the_demo_counts_the_numbers_that_its_network_has():
     assert timing.numbers(records.Settings()) == 50_826
 
 
-@pytest.mark.slow(reason="runs protocols with long numbers")
+@pytest.mark.slow(reason="makes a key of long numbers", ids=["TP-SMC"])
 @pytest.mark.parametrize("method", list(timing.PROTOCOLS))
 def test_seconds_of_a_sum_are_those_of_the_whole_network(method, monkeypatch):
     monkeypatch.setattr(timing, "sizes", lambda settings: timing.Sizes((8,), 512))

@@ -3,6 +3,7 @@ with it.
 """
 
 import json
+import math
 import os
 import shutil
 import types
@@ -102,6 +103,47 @@ def test_predictions_are_the_softmax_of_a_linear_model(finished):
     assert predictions.met(said, data.load("digits").test["y"])["accuracy"] == pytest.approx(
         finished.accuracy
     )
+
+
+@pytest.mark.parametrize(
+    ("about", "lines", "met"),
+    [
+        (
+            {"task": "binary", "class_names": ("no", "yes"), "num_classes": 2},
+            [{"class": "no", "probability": 0.75}, {"class": "yes", "probability": 0.9}],
+            {"accuracy": 0.5},
+        ),
+        (
+            {"task": "multi_label", "class_names": ("red",)},
+            [{"red": 0.25}, {"red": 0.9}],
+            {"accuracy": 0.5},
+        ),
+        (
+            {"task": "regression", "label_column": "age"},
+            [{"age": -math.log(3)}, {"age": math.log(9)}],
+            {"absolute_error": (math.log(3) + math.log(9)) / 2},
+        ),
+    ],
+)
+def test_what_outputs_say_is_by_their_task(about, lines, met, monkeypatch):
+    outputs = np.log([[1 / 3], [9.0]]).astype(np.float32)
+    monkeypatch.setattr(trained, "outputs", lambda *given: outputs)
+    found = types.SimpleNamespace(about=about)
+    said = predictions.of(found, np.zeros((2, 3), np.float32))
+    for line, wanted in zip(said.lines(), lines, strict=True):
+        assert line.pop("class", None) == wanted.pop("class", None)
+        assert line == pytest.approx(wanted, rel=1e-6)
+    labels = np.asarray([0, 0] if about["task"] == "binary" else [[0.0], [0.0]])
+    assert predictions.met(said, labels, about) == pytest.approx(met, rel=1e-6)
+    assert predictions.met(said, None, about) == {}
+
+
+def test_outputs_that_are_no_classes_are_shown_by_number(monkeypatch):
+    monkeypatch.setattr(trained, "outputs", lambda *given: np.asarray([[1.5, 2.5]]))
+    found = types.SimpleNamespace(about={"num_classes": 0})
+    said = predictions.of(found, np.zeros((1, 3)))
+    assert list(said.lines()) == [{"output_0": 1.5, "output_1": 2.5}]
+    assert predictions.met(said, np.zeros(1), found.about) == {}
 
 
 def test_predictions_of_many_examples_are_those_of_each(finished):
