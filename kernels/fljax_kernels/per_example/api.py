@@ -474,9 +474,10 @@ def per_example_grads(
         leaves, tree, names = flatten_params(params)
         size = batch_size(batch)
         mask = check_mask(batch_mask, size)
-        one = LoopFriendly(
-            normal_loss(loss, tree, has_aux), inside_loop=microbatch_size is not None
-        )
+        normal = normal_loss(loss, tree, has_aux)
+        if method == "two_pass":
+            normal = _exact_products(normal)
+        one = LoopFriendly(normal, inside_loop=microbatch_size is not None)
         leaves = [moved_here(leaf) for leaf in leaves]
         axes = varying_axes(*leaves, *jax.tree.leaves(batch)) | loss_axes(one, leaves, batch)
         leaves = [make_varying(leaf, axes) for leaf in leaves]
@@ -525,6 +526,20 @@ def _choose(loss: LoopFriendly, batch: Batch, plan: Plan | None) -> Any:
     if num_chunks > 1 and as_patches and _platforms.cpu_alone():
         return TapsInChunks(loss, batch, taps.plan, -(-batch.size // num_chunks))
     return taps
+
+
+def _exact_products(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """The loss whose products, and those of its gradient, ask for the highest precision.
+
+    For two passes: a sum that is a gradient of its own, with operands rounded to fewer bits, would
+    be another gradient than the one whose norm was taken.
+    """
+
+    def exact(leaves: list[jax.Array], example: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return loss(leaves, example)
+
+    return exact
 
 
 def _is_small(batch: Batch) -> bool:

@@ -479,6 +479,8 @@ class Lookup:
         y = self._flat_y()
         dots = einsum(y, (0, 1, 3), y, (0, 2, 3), (0, 1, 2), precision=HIGHEST)
         same = self.idx[:, :, None] == self.idx[:, None, :]
+        # One row of the table is looked up several times, and what comes back may cancel.
+        dots = dots + ROUNDING * jnp.abs(dots)
         return jnp.sum(jnp.where(same, dots, jnp.zeros((), dots.dtype)), axis=(1, 2))
 
     def gram(self) -> jax.Array:
@@ -580,7 +582,8 @@ def _join_one(group: list[Any]) -> Any:
 
 def inner_products(a: Any, b: Any) -> jax.Array | None:
     """<a_i, b_i> `[B]` without more rows, for a lookup on a table `[V, d]` and a product, or rows
-    that lie in parts; otherwise None.
+    that lie in parts; otherwise None. Not less than the true one: it is a part of a squared norm,
+    and may cancel the others.
     """
     if isinstance(a, Lookup):
         a, b = b, a
@@ -588,7 +591,7 @@ def inner_products(a: Any, b: Any) -> jax.Array | None:
         picked = jax.vmap(lambda row, i: jnp.take(row, i, axis=0, mode="fill", fill_value=0))(
             a.data, b.idx
         ).astype(wide(a.data.dtype))
-        return jnp.sum(picked * b.y.astype(picked.dtype), axis=range(1, picked.ndim))
+        return _rounded_up(picked * b.y.astype(picked.dtype))
     if not (isinstance(a, Product) and isinstance(b, Lookup)):
         return None
     if len(a.out) != 2 or a.groups[0] or a._moves or len(b.shape) != 2:
@@ -601,7 +604,12 @@ def inner_products(a: Any, b: Any) -> jax.Array | None:
     table, row = table[:, 0].astype(wide(table.dtype)), row[:, 0].astype(wide(row.dtype))
     picked = jax.vmap(lambda t, i: jnp.take(t, i, axis=1, mode="fill", fill_value=0))(table, b.idx)
     dots = jnp.einsum("bmd,bnd->bmn", row, b.y.astype(wide(b.y.dtype)), precision=HIGHEST)
-    return jnp.sum(picked * dots, axis=(1, 2))
+    return _rounded_up(picked * dots)
+
+
+def _rounded_up(terms: jax.Array) -> jax.Array:
+    """`[B]`: their sum for each example, with the room that `gram_squares` gives."""
+    return jnp.sum(terms + ROUNDING * jnp.abs(terms), axis=tuple(range(1, terms.ndim)))
 
 
 def _finite(rows: jax.Array) -> jax.Array:

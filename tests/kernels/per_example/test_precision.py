@@ -11,8 +11,8 @@ import pytest
 from jax import lax
 
 from fljax_kernels import _platforms, per_example_grads
+from fljax_kernels.per_example import api, terms
 from fljax_kernels.per_example import conv as conv_term
-from fljax_kernels.per_example import terms
 
 CLIP, B = 0.5, 8
 MANTISSA = {"bfloat16": 7, "tf32": 10, "float32": 23}
@@ -64,14 +64,14 @@ CASES = {
 }
 
 
-def norms_of_clipped_rows(name, bits, platform="cuda"):
+def norms_of_clipped_rows(name, bits, platform="cuda", method="taps"):
     loss, shapes, example = CASES[name]
     rng = np.random.default_rng(3)
     params = {k: jnp.asarray(rng.normal(size=s) * 0.3, jnp.float32) for k, s in shapes.items()}
     batch = jnp.asarray(1 + 0.2 * rng.normal(size=(B, *example)), jnp.float32)
 
     def one(params, batch, mask):
-        grads = per_example_grads(loss, method="taps")(params, batch, batch_mask=mask)
+        grads = per_example_grads(loss, method=method)(params, batch, batch_mask=mask)
         total, norms = grads.weighted_sum(lambda n: jnp.where(n > 0, CLIP / n, 0.0))
         return jax.tree.leaves(total), norms
 
@@ -114,3 +114,12 @@ def test_a_norm_and_a_sum_of_differently_rounded_operands_break_the_bound(monkey
     with jax.default_matmul_precision("default"):
         norms = norms_of_clipped_rows(name, MANTISSA["bfloat16"])
     assert norms.max() > CLIP * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("name", ["pairs_of_positions"])
+def test_two_passes_ask_for_whole_operands_and_without_that_break_the_bound(monkeypatch, name):
+    found = norms_of_clipped_rows(name, MANTISSA["bfloat16"], method="two_pass")
+    assert found.max() <= CLIP * (1 + 1e-5)
+    monkeypatch.setattr(api, "_exact_products", lambda loss: loss)
+    found = norms_of_clipped_rows(name, MANTISSA["bfloat16"], method="two_pass")
+    assert found.max() > CLIP * (1 + 1e-5)

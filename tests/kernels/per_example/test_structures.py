@@ -229,6 +229,52 @@ def test_no_clipped_row_is_longer_than_its_bound_where_steps_cancel():
         assert (norms() < 0.98 * true).any()
 
 
+# What comes back to one row of a table is +-1000 times a direction, and adds up to order 1: of four
+# look-ups; of a look-up and of the product that shares the table.
+def looked_up(table, e):
+    return jnp.sum(table[e["tokens"]] * e["back"])
+
+
+def tied(table, e):
+    return looked_up(table, e) + jnp.dot(table @ e["hidden"], e["logits"])
+
+
+def cancelling(rng, size, width, *, shared):
+    back = rng.standard_normal((size, 1, width)) * np.array([1, -1, 1, -1])[None, :, None] * 1e3
+    small = rng.standard_normal((size, 4, width))
+    batch = {"tokens": np.full((size, 4), 2, np.int32), "back": back + small}
+    if shared:
+        direction = rng.standard_normal((size, width))
+        batch["back"] = 1e3 * direction[:, None] * np.array([1, 0, 0, 0])[None, :, None]
+        batch["hidden"] = direction + 1e-3 * small[:, 0]
+        batch["logits"] = np.tile(-1e3 * np.eye(5)[2], (size, 1))
+    return {k: v if k == "tokens" else v.astype(np.float32) for k, v in batch.items()}
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["look-ups", "look-up and product"])
+def test_no_norm_is_short_where_one_row_of_a_table_is_met_several_times(shared):
+    batch = cancelling(np.random.default_rng(1), 256, 64, shared=shared)
+    loss = tied if shared else looked_up
+
+    def norms():
+        found = jax.jit(
+            lambda p, b: per_example_grads(loss, method="taps")(p, b).row_norms(),
+            compiler_options=FAST,
+        )(np.zeros((5, 64), np.float32), batch)
+        return np.asarray(found, np.float64)
+
+    wide = {k: v.astype(np.float64) for k, v in batch.items()}
+    row = wide["back"].sum(1)  # of token 2; other rows have no gradient
+    if shared:
+        row = row + wide["logits"][:, 2:3] * wide["hidden"]
+    true = np.linalg.norm(row, axis=1)
+    found = norms()
+    assert (found >= true).all()
+    assert (found <= 2 * true).all()
+    with changed(terms, "ROUNDING", 0.0):  # control: plain rounding does lose length
+        assert (norms() < 0.999 * true).any()
+
+
 def test_a_batch_of_no_examples_has_empty_norms_and_a_zero_sum():
     params, batch = BY_NAME["mlp"].make(0)
     none = jax.tree.map(lambda x: np.asarray(x)[:0], batch)
