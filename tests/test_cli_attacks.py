@@ -11,8 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import cli
-from fljax.cli import _attack_malicious
+from fljax import cli, data
+from fljax.cli import _attack_malicious, _attack_properties
 
 
 def files(run_dir):
@@ -81,6 +81,53 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
     assert private["inverted"] < 0.6 and private["bound"] < 0.3 and private["holds"] is not False
     report = files(run_dir)[1]
     assert "malicious server" in report and "one of 8 records of its client" in report
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_equations_give_an_image_to_rounding_and_nothing_through_noise(tmp_path):
+    flags = ["--attack", "recursive", "--scheme", "dp_sgd", "--targets", "4", "--repeats", "1"]
+    run_dir = tmp_path / "run"
+    assert cli.main(["attack", *flags, "--budgets", "1", "--run-dir", str(run_dir)]) == 0
+    plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["psnr"] > 60 and plain["inverted"] == 1.0 and private["psnr"] < 10
+    assert private["inverted"] <= private["bound"] and private["holds"] is not False
+    files(run_dir)
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_what_a_clients_images_share_is_told_without_noise_and_hardly_through_it(tmp_path):
+    flags = ["--attack", "properties", "--scheme", "dp_sgd", "--batch-size", "32"]
+    run_dir = tmp_path / "run"
+    given = [*flags, "--pool", "120", "--budgets", "1", "--run-dir", str(run_dir)]
+    assert cli.main(["attack", *given]) == 0
+    found = json.loads((run_dir / "attack.json").read_text())
+    plain, private = found["rows"]
+    assert plain["auc"] > 0.95 and plain["label_mix"] > 0.9
+    assert private["auc"] < 0.85 and private["label_mix"] < 0.5
+    assert plain["holds"] is private["holds"] is None and "no bound" in found["standing"]
+    assert "turned by 90 degrees" in files(run_dir)[1]
+
+
+def test_clients_of_an_attack_on_properties_are_half_turned_and_share_no_image():
+    rng = np.random.default_rng(0)
+    # Each image has its number in a corner, which turning moves.
+    x = np.zeros((400, 4, 4, 1), np.float32)
+    x[:, 0, 0, 0] = np.arange(400)
+    train = {"x": x, "y": np.tile(np.arange(4), 100)}
+    made = data.Dataset(train, train, 4, "numbered")
+    there = _attack_properties.clients(made, 40, 16, seed=3)
+    assert there.known == 30 and there.has.sum() == 20 and there.x.shape == (40, 16, 4, 4, 1)
+    np.testing.assert_allclose(there.mixes.sum(1), 1.0)
+    numbers = there.x.sum((2, 3, 4)).astype(int)
+    np.testing.assert_array_equal(there.y, numbers % 4)
+    assert numbers[: there.known].max() < 200 <= numbers[there.known :].min()
+    straight = there.x[..., 0, 0, 0] == numbers
+    np.testing.assert_array_equal(straight, np.repeat(~there.has[:, None], 16, 1) | (numbers == 0))
+    wide = {"x": np.zeros((8, 4, 5, 1)), "y": np.arange(8) % 4}
+    few = {"x": rng.random((8, 4, 4, 1)), "y": np.zeros(8, int)}
+    for images, words in ((wide, "square images"), (few, "each class in both halves")):
+        with pytest.raises(ValueError, match=words):
+            _attack_properties.clients(data.Dataset(images, images, 4, "few"), 8, 2, seed=0)
 
 
 def test_a_guess_of_a_malicious_server_needs_no_truth():

@@ -21,8 +21,8 @@ _OWN = {
     "uploads": "fljax.attacks.rounds.uploads",
 }
 NAMES = tuple(_OWN)
-# Of `fljax attack`: searches for a record.
-INVERSIONS = ("inversion", "inversion_lbfgs", "inversion_gauss_newton")
+# Of `fljax attack`: searches for a record, and linear equations that it solves.
+INVERSIONS = ("inversion", "inversion_lbfgs", "inversion_gauss_newton", "recursive")
 # So do these, of a malicious server, which sends a model that is made for it.
 MALICIOUS = ("imprint", "fishing")
 # Of `fljax attack`, too: who was trained on, of models that the scheme trains.
@@ -35,11 +35,13 @@ MEMBERSHIP = (
     "reference",
     "exposure",
     "attack_network",
+    "white_box",
     "label_only",
     "quantile_regression",
 )
 SYMBOLS = "symbols"  # of `fljax attack`: which ones a text has, from its update
-PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, SYMBOLS)  # these play no game
+PROPERTIES = "properties"  # too: what all of a client's data share, from its update
+PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, SYMBOLS, PROPERTIES)  # these play no game
 _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
     "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
 )

@@ -12,6 +12,7 @@ Source: Zhu, Blaschko (2021), "R-GAP: Recursive Gradient Attack on Privacy", arX
   sections 3.2 and 3.4.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -141,6 +142,28 @@ def _input(
     """(What went into a layer, the rank of the equations): it makes `before` of it, and with `back`
     its weights' gradient.
     """
+    told = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(gradient)]
+    matrices, sides = [], []
+    values = (np.asarray(before).reshape(-1), np.concatenate(told))
+    for (slopes, start), side in zip(_linear(layer, shape, weights, back), values, strict=True):
+        matrix = np.asarray(slopes, np.float64).reshape(side.size, -1)
+        # Gradients may be far smaller than values: both sets of equations count alike.
+        size = max(float(np.linalg.norm(matrix)), 1e-300)
+        matrices.append(matrix / size)
+        sides.append((side - np.asarray(start, np.float64)) / size)
+    found, _, rank, _ = linalg.lstsq(
+        np.concatenate(matrices), np.concatenate(sides), cond=_NO_RANK, lapack_driver="gelsy"
+    )
+    return found.reshape(shape), int(rank)
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def _linear(
+    layer: Layer, shape: tuple[int, ...], weights: Any, back: jax.Array
+) -> tuple[tuple[jax.Array, jax.Array], ...]:
+    """(Derivative by an input, value where that is zero) of what the layer makes of it, and of its
+    weights' gradient.
+    """
 
     def forth(x: jax.Array) -> jax.Array:
         return layer(weights, x).reshape(-1)
@@ -149,16 +172,5 @@ def _input(
         leaves = jax.tree.leaves(jax.vjp(lambda w: layer(w, x), weights)[1](back)[0])
         return jnp.concatenate([leaf.reshape(-1) for leaf in leaves])
 
-    told = [np.asarray(leaf, np.float64).reshape(-1) for leaf in jax.tree.leaves(gradient)]
-    matrices, sides = [], []
-    for make, side in ((forth, np.asarray(before).reshape(-1)), (pulled, np.concatenate(told))):
-        zero = jnp.zeros(shape, jnp.float32)
-        matrix = np.asarray(jax.jit(jax.jacfwd(make))(zero), np.float64).reshape(side.size, -1)
-        # Gradients may be far smaller than values: both sets of equations count alike.
-        size = max(float(np.linalg.norm(matrix)), 1e-300)
-        matrices.append(matrix / size)
-        sides.append((side - np.asarray(make(zero), np.float64)) / size)
-    found, _, rank, _ = linalg.lstsq(
-        np.concatenate(matrices), np.concatenate(sides), cond=_NO_RANK, lapack_driver="gelsy"
-    )
-    return found.reshape(shape), int(rank)
+    zero = jnp.zeros(shape, jnp.float32)
+    return tuple((jax.jacfwd(make)(zero), make(zero)) for make in (forth, pulled))

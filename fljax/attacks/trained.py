@@ -159,15 +159,39 @@ def _exposure(given: Trained, key: jax.Array) -> np.ndarray:
     return membership.exposure(pool, others)
 
 
-def _attack_network(given: Trained, key: jax.Array) -> np.ndarray:
-    """Learnt from the attacker's first own model, whose members it knows, from outputs alone."""
-    seen = jax.jit(
-        lambda p: white_box.features(
-            given.apply, p, given.pool["x"], given.pool["y"], last_layer=None
+def _attack_network(inside: bool) -> "Attack":
+    """Learnt from the attacker's first own model, whose members it knows: from outputs alone, or
+    from the last layer's gradient, too.
+    """
+
+    def scores(given: Trained, key: jax.Array) -> np.ndarray:
+        last = _last_layer(given) if inside else None
+        seen = jax.jit(
+            lambda p: white_box.features(
+                given.apply, p, given.pool["x"], given.pool["y"], last_layer=last
+            )
         )
-    )
-    score = white_box.fit(seen(given.model(1)), given.included[1], key)
-    return np.asarray(score(seen(given.model(0))), np.float64)
+        score = white_box.fit(seen(given.model(1)), given.included[1], key)
+        return np.asarray(score(seen(given.model(0))), np.float64)
+
+    return scores
+
+
+def _last_layer(given: Trained) -> str:
+    """Whose leaves end in as many numbers as there are classes: the layer "logits", or the last."""
+    answers = jax.eval_shape(given.apply, given.model(0), given.pool["x"][0]).shape[-1:]
+    params = given.params if isinstance(given.params, dict) else {}
+    names = [
+        name
+        for name, part in params.items()
+        if any(leaf.shape[-1:] == answers for leaf in jax.tree.leaves(part))
+    ]
+    if not names:
+        raise ValueError(
+            "Expected a model whose params are a dictionary with a layer that gives the logits, "
+            f"for an attacker that sees its gradient, got params {sorted(params)}."
+        )
+    return "logits" if "logits" in names else names[-1]
 
 
 def _label_only(given: Trained, key: jax.Array) -> np.ndarray:
@@ -199,7 +223,8 @@ ATTACKS: dict[str, Attack] = {
     "loss_threshold": _loss_threshold,
     "reference": _reference,
     "exposure": _exposure,
-    "attack_network": _attack_network,
+    "attack_network": _attack_network(inside=False),
+    "white_box": _attack_network(inside=True),
     "label_only": _label_only,
     "quantile_regression": _quantile_regression,
 }
@@ -207,7 +232,7 @@ ATTACKS: dict[str, Attack] = {
 
 # Those that need no model of the attacker's own, and those that know labels where a text has none.
 ALONE = ("loss_threshold", "exposure", "label_only", "quantile_regression")
-OF_CLASSES = ("attack_network", "label_only", "quantile_regression")
+OF_CLASSES = ("attack_network", "white_box", "label_only", "quantile_regression")
 
 
 def attacked(

@@ -13,7 +13,15 @@ from scipy import stats
 
 from fljax import attacks, data, models, schemes
 from fljax.accounting import words
-from fljax.attacks import audit, gradient_inversion, metrics, reconstruction, table, victims
+from fljax.attacks import (
+    audit,
+    gradient_inversion,
+    metrics,
+    reconstruction,
+    recursive,
+    table,
+    victims,
+)
 from fljax.cli import _attack_malicious, _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
@@ -167,7 +175,7 @@ def world(options: Any, own: _own.Own | None) -> World:
     Raises:
       ValueError: there are too few images.
     """
-    digits = _images(options, own)
+    digits = images(options, own)
     places = np.arange(len(digits.test["y"]))
     if options.sweep is not None:
         labels = np.asarray(digits.test["y"])
@@ -180,10 +188,12 @@ def world(options: Any, own: _own.Own | None) -> World:
     chosen = places[: options.targets]
     truth, y = digits.test["x"][chosen], digits.test["y"][chosen]
     shape = (truth.shape[1], truth.shape[2], truth.shape[3])
-    make = functools.partial(models.create, options.model) if options.model else None
-    victim = (make or victims.smooth_lenet)(
-        example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0)
-    )
+    make: Any = victims.smooth_lenet
+    if options.attack == "recursive":
+        make = lambda **given: victims.leaky_chain(**given).functional
+    if options.model is not None:
+        make = functools.partial(models.create, options.model)
+    victim = make(example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0))
     searched = victim.apply
     many = {
         "x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))),
@@ -251,6 +261,8 @@ def inverted(
     box = None if channel else (float(known.min()), float(known.max()))
     if options.attack == "imprint":
         return _attack_malicious.read(together["imprint"], here.truth, box)
+    if options.attack == "recursive":
+        return _solved(here, together, jnp.tile(here.many["y"], len(moved)), box)
     search = gradient_inversion.Settings(
         optimizer=_OPTIMIZERS[options.attack],
         num_iterations=options.iterations,
@@ -269,6 +281,30 @@ def inverted(
             prior=gradient_inversion.gaussian_prior(known) if informed else None,
         )
     )
+
+
+def _solved(
+    here: World, together: Any, y: jax.Array, box: tuple[float, float] | None
+) -> np.ndarray:
+    """The images by linear equations; NaN where an upload is not finite."""
+    shape = here.truth.shape[1:]
+    chain = victims.leaky_chain(
+        example_shape=shape, num_classes=here.dataset.num_classes, key=jax.random.key(0)
+    )
+    names = sorted(together)
+    found = np.full((len(y), *shape), np.nan, np.float32)
+    for place, label in enumerate(np.asarray(y)):
+        gradients = [jax.tree.map(lambda v, at=place: v[at], together[name]) for name in names]
+        if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(gradients)):
+            found[place] = recursive.invert(
+                chain.layers,
+                [here.sent.params[name] for name in names],
+                gradients,
+                int(label),
+                shape=shape,
+                slope=chain.slope,
+            ).x
+    return found if box is None else np.clip(found, *box)
 
 
 def judged(
@@ -408,7 +444,7 @@ def _line(
     )
 
 
-def _images(options: Any, own: _own.Own | None) -> data.Dataset:
+def images(options: Any, own: _own.Own | None) -> data.Dataset:
     """The data of the images.
 
     Raises:

@@ -270,6 +270,7 @@ class AttackRow(TypedDict):
     diverged: NotRequired[int]
     labelled_bound: NotRequired[Number]
     least_mse: NotRequired[Number]
+    label_mix: NotRequired[float]
     scheme: NotRequired[str]
     standing: NotRequired[str]
 

@@ -21,9 +21,10 @@ inverts the gradient and learns the candidates only afterwards, the other knows 
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
 inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
-split's images. imprint and fishing are of a malicious server, which sends a
-model that is made for it: a layer whose gradient holds the images, or a head through which one
-image of a batch alone, of --batch-size images, has a gradient. The certificate is the same.
+split's images. recursive solves linear equations layer by layer, behind leaky ReLUs. imprint and
+fishing are of a malicious server, which sends a model that is made for it: a layer whose gradient
+holds the images, or a head through which one image of a batch alone, of --batch-size images, has a
+gradient. The certificate is the same.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
@@ -34,6 +35,9 @@ scores prove. The first line of each table is the same attack without noise.
 With --attack symbols a round has one text, of --dataset by --model, whole or by --lora. Which
 symbols the text has is read off the update, and which of the candidates it is, beside the share of
 candidates that anybody tells by the certificate.
+
+With --attack properties a round has one client's images, --batch-size of them, and its update says
+whether they are turned, and the mix of their labels. No bound is taken.
 
 With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
 clients, or of an inversion or symbols one record; its data, and of attacks on membership or symbols
@@ -62,7 +66,7 @@ def _fits(name: str, attack: str) -> bool:
         return False
     if scheme.promise == "nats" and scheme.uploads_seen:  # of noise on uploads see `fljax audit`
         return False
-    inverts = attack in attacks.INVERSIONS or attack in attacks.MALICIOUS
+    inverts = attack in (*attacks.INVERSIONS, *attacks.MALICIOUS, attacks.PROPERTIES)
     if inverts or (attack == attacks.SYMBOLS and scheme.promise == "epsilon"):
         return True
     if scheme.promise != "epsilon":
@@ -83,7 +87,8 @@ _ATTACK = (
     f"{', '.join(attacks.INVERSIONS)} reconstruct images from one round; "
     f"{' and '.join(attacks.MALICIOUS)}, of a malicious server, too; "
     f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {attacks.SYMBOLS} tells which "
-    f"symbols a text has, from its update; {', '.join(attacks.names())} and "
+    f"symbols a text has, from its update; {attacks.PROPERTIES} tells what all of a client's "
+    f"images share, from its update; {', '.join(attacks.names())} and "
     "PACKAGE.ATTACK are games about one unit."
 )
 _SCHEME = (
@@ -129,7 +134,7 @@ class Options:
     """Images or texts, which are the candidates as well."""
     batch_size: int = 1
     """Images behind one upload, of imprint and fishing: the one that is attacked and others of the
-    training split.
+    training split; of properties those of a client.
     """
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
@@ -138,7 +143,7 @@ class Options:
     shadows: int = 16
     """Shadow models of attacks on membership."""
     pool: int = 160
-    """Examples of their pool, half of them trained on."""
+    """Examples of their pool, half of them trained on; of properties clients."""
     num_rounds: int | None = None
     """Rounds of training before them, or of a run of a game. none: 60, or 1 for a game."""
     trials: int = 4000
@@ -175,9 +180,10 @@ class Options:
                 "Expected no dataset with a game, whose data are the attacker's, got "
                 f"dataset={self.dataset!r}."
             )
-        if game and self.model is not None:
+        if (game or self.attack == "recursive") and self.model is not None:
             raise ValueError(
-                f"Expected no model with a game, which has its own, got model={self.model!r}."
+                "Expected no model with a game or recursive, which have their own, got "
+                f"model={self.model!r}."
             )
         if self.model is not None:
             from fljax import models  # flax is slow to import
@@ -195,10 +201,11 @@ class Options:
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
         )
         _validate.positive_int(batch_size=self.batch_size)
-        if self.batch_size > 1 and self.attack not in attacks.MALICIOUS:
+        several = (*attacks.MALICIOUS, attacks.PROPERTIES)
+        if self.batch_size > 1 and self.attack not in several:
             raise ValueError(
                 f"Expected batch_size 1 with attack={self.attack!r}, or one of "
-                f"{', '.join(attacks.MALICIOUS)}, got batch_size={self.batch_size}."
+                f"{', '.join(several)}, got batch_size={self.batch_size}."
             )
         _validate.positive_int(shadows=self.shadows, pool=self.pool, trials=self.trials)
         if self.sweep is not None:
@@ -265,6 +272,7 @@ def main(args: Sequence[str]) -> int:
         _attack,
         _attack_game,
         _attack_membership,
+        _attack_properties,
         _attack_sweep,
         _attack_symbols,
         _own,
@@ -277,6 +285,8 @@ def main(args: Sequence[str]) -> int:
     kind: Any = _attack_game if game else _attack_membership if member else _attack
     if options.attack == attacks.SYMBOLS:
         kind = _attack_symbols
+    if options.attack == attacks.PROPERTIES:
+        kind = _attack_properties
     if options.sweep is not None:
         kind = _attack_sweep
         options = dataclasses.replace(options, sweep=options.sweep or tuple(_swept(options)))

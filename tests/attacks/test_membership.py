@@ -108,6 +108,23 @@ def test_the_attack_network_learns_from_partial_knowledge_and_from_a_surrogate(o
     assert area(np.asarray(carried(target)), included[0]) > 0.6
 
 
+@pytest.mark.slow(reason="trains networks to attack with")
+def test_the_white_box_sees_the_gradient_of_the_layer_that_gives_the_logits(overfitted, key):
+    (x, y), included, params, _, _ = overfitted
+    pool = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
+    given = trained.Trained(apply, params, pool, included, pool)
+    assert trained._last_layer(given) == "logits"
+    assert trained.attacked("white_box", given, key).auc > 0.6
+    # Behind noise that hides the weights it guesses: five standard errors of 100 against 100.
+    leaves, tree = jax.tree.flatten(params)
+    drawn = [30 * jax.random.normal(jax.random.key(k), v.shape) for k, v in enumerate(leaves)]
+    noisy = given._replace(params=jax.tree.unflatten(tree, [*map(jnp.add, leaves, drawn)]))
+    assert abs(trained.attacked("white_box", noisy, key).auc - 0.5) < 5 * 0.5 / np.sqrt(NUM / 2)
+    other = given._replace(apply=lambda p, x: apply(p, x)[:7])
+    with pytest.raises(ValueError, match="layer that gives the logits"):
+        trained.attacked("white_box", other, key)
+
+
 def test_lira_is_the_likelihood_ratio_of_two_normals():
     rng = np.random.default_rng(5)
     shadows, included = rng.normal(size=(40, 7)), rng.random((40, 7)) < 0.5
