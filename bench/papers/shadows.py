@@ -1,0 +1,173 @@
+"""How long do 256 shadow models of the MLP take, and what do they tell?
+
+    python -m bench.papers.shadows
+
+The MLP that `fljax simulate` trains, on random halves of a pool of digits of which a fifth have
+labels of chance, by Adam on minibatches: all models in one program, compile time apart, beside
+torch's loop, one model after the other, which trains a few of them and is scaled. LiRA then tells
+who the first model was trained on. Last, the command with as many shadow models by a scheme's own
+rounds, from its start to its report.
+"""
+
+import argparse
+import contextlib
+import importlib.util
+import io
+import json
+import pathlib
+import tempfile
+import time
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bench import _harness, _tables
+from fljax import data, models
+from fljax.attacks import membership, metrics, shadow, trained
+from fljax.cli import attack as command
+
+NUM, POOL, STEPS, BATCH, RATE = 256, 1000, 300, 64, 1e-2
+HIDDEN, WRONG = 64, 0.2
+COMMAND = ["--attack", "lira", "--scheme", "dp_sgd", "--budgets", "4", "--delta", "1e-3"]
+
+
+def pool() -> dict[str, np.ndarray]:
+    """Digits, a fifth of them with labels of chance: models have to memorise."""
+    digits, rng = data.load("digits").train, np.random.default_rng(0)
+    x, y = digits["x"][:POOL], digits["y"][:POOL].copy()
+    wrong = rng.random(POOL) < WRONG
+    y[wrong] = rng.integers(0, 10, wrong.sum())
+    return {"x": x, "y": y}
+
+
+def ours(examples: dict[str, np.ndarray], num: int) -> tuple[dict[str, Any], float]:
+    """(The row of one program, the accuracy of models on their members)."""
+    model = models.create("mlp", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
+
+    def fresh(key: jax.Array) -> Any:
+        return models.create("mlp", example_shape=(8, 8, 1), num_classes=10, key=key).params
+
+    train = shadow.trainer(
+        models.softmax_cross_entropy(model.apply),
+        fresh,
+        num_steps=STEPS,
+        batch_size=BATCH,
+        learning_rate=RATE,
+    )
+    # One model more than shadows, and not the complement of one of them: the target.
+    included = shadow.halves(jax.random.key(1), num + 2, POOL)[1:]
+    given = (examples, included, jax.random.split(jax.random.key(2), num + 1))
+    began = time.perf_counter()
+    program = jax.jit(train).lower(*given).compile()
+    compiled = time.perf_counter()
+    params = jax.block_until_ready(program(*given))
+    ended = time.perf_counter()
+    x, y = jnp.asarray(examples["x"]), jnp.asarray(examples["y"])
+    scores = np.asarray(jax.jit(lambda p: shadow.confidences(model.apply, p, x, y))(params))
+    members = np.asarray(included[0])
+    found = membership.lira(scores[0], scores[1:], np.asarray(included[1:]))
+    yes, no = found[members], found[~members]
+    row = {
+        "form": "one program",
+        "models": num + 1,
+        "compile_s": compiled - began,
+        "seconds": ended - compiled,
+        "auc": metrics.auc(yes, no),
+        "rates": [trained.rate(yes, no, fpr)._asdict() for fpr in trained.FPRS],
+    }
+    # Confidence above 0 is a probability above one half: told right for sure.
+    return row, float((scores > 0)[np.asarray(included)].mean())
+
+
+def torchs(examples: dict[str, np.ndarray], num: int, share: int) -> tuple[dict[str, Any], float]:
+    """The same by torch's loop: `share` models, scaled."""
+    import torch
+
+    torch.set_num_threads(_harness.cores())
+    torch.manual_seed(0)
+    x = torch.tensor(examples["x"].reshape(POOL, -1))
+    y = torch.tensor(examples["y"].astype(np.int64))
+    right = []
+    began = time.perf_counter()
+    for _ in range(share):
+        net = torch.nn.Sequential(
+            torch.nn.Linear(64, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, 10)
+        )
+        by = torch.optim.Adam(net.parameters(), lr=RATE)
+        members = torch.randperm(POOL)[: POOL // 2]
+        for _ in range(STEPS):
+            rows = members[torch.randint(len(members), (BATCH // 2,))]
+            by.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
+            by.step()
+        with torch.no_grad():
+            odds = net(x[members]).softmax(1)[torch.arange(len(members)), y[members]]
+        right.append(float((odds > 0.5).float().mean()))
+    seconds = (time.perf_counter() - began) / share * (num + 1)
+    row = {"form": f"torch's loop, {share} models, scaled", "models": num + 1, "seconds": seconds}
+    return row, float(np.mean(right))
+
+
+def commanded(num: int) -> dict[str, Any]:
+    """`fljax attack --attack lira` with so many shadow models, without noise and with it."""
+    with tempfile.TemporaryDirectory() as folder:
+        where = pathlib.Path(folder) / "attack"
+        flags = [*COMMAND, "--shadows", str(num), "--run-dir", str(where)]
+        began = time.perf_counter()
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            code = command.main(flags)
+        seconds = time.perf_counter() - began
+        if code:
+            raise RuntimeError(f"fljax attack {' '.join(flags)} ended with {code}.")
+        plain, noisy = json.loads((where / "attack.json").read_text())["rows"]
+    return {
+        "form": f"fljax attack {' '.join(COMMAND)} --shadows {num}",
+        "models": 2 * (num + 1),
+        "seconds": seconds,
+        "auc": plain["auc"],
+        "rates": plain["rates"],
+        "auc_with_noise": noisy["auc"],
+    }
+
+
+def table(rows: _tables.Rows) -> str:
+    """Seconds, and what LiRA tells."""
+    body = [
+        [
+            f"`{row['form']}`" if "--" in row["form"] else row["form"],
+            str(row["models"]),
+            f"{row['seconds']:.0f}" + (f" + {row['compile_s']:.0f}" if "compile_s" in row else ""),
+            f"{row['auc']:.2f}" if "auc" in row else "-",
+            f"{100 * row['rates'][1]['tpr']:.0f} %" if "rates" in row else "-",
+        ]
+        for row in rows
+    ]
+    head = ["how", "models", "seconds + compilation", "LiRA's AUC without noise", "TPR at 1 % FPR"]
+    return _tables.markdown(head, body)
+
+
+def main() -> None:
+    """Prints the table and writes the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="8 models, no JSON: does it run?")
+    options = parser.parse_args()
+    num, examples = 8 if options.quick else NUM, pool()
+    row, learnt = ours(examples, num)
+    rows = [row]
+    if importlib.util.find_spec("torch") is not None:
+        row, theirs = torchs(examples, num, 1 if options.quick else 4)
+        rows.append(row)
+        if abs(theirs - learnt) > 0.1:
+            raise AssertionError(
+                f"Models are not alike: {learnt:.2f} of members told, {theirs:.2f}."
+            )
+    rows.append(commanded(num))
+    print(table(rows))
+    if not options.quick:
+        print(_harness.write("shadows", rows, note=f"{NUM} shadow models and a target"))
+
+
+if __name__ == "__main__":
+    main()
