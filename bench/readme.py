@@ -27,6 +27,7 @@ from bench.papers import (
     reproduced,
     scheme_attacks,
     secure_sums,
+    shadows,
     wfna_noise,
     wfna_training,
 )
@@ -89,6 +90,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
     "docs/explain/attacks.md": {
         "attacks": (attacks.table, "attacks"),
         "inversions": (inversions.table, "inversions"),
+        "shadows": (shadows.table, "shadows"),
         "audits": (audits.table, "audits"),
         "scheme_attacks": (scheme_attacks.table, "scheme_attacks"),
     },
