@@ -121,6 +121,9 @@ def test_clients_of_an_attack_on_properties_are_half_turned_and_share_no_image()
     numbers = there.x.sum((2, 3, 4)).astype(int)
     np.testing.assert_array_equal(there.y, numbers % 4)
     assert numbers[: there.known].max() < 200 <= numbers[there.known :].min()
+    for seed in range(3):  # few clients, too: there is no area of one kind alone
+        few = _attack_properties.clients(made, 8, 2, seed=seed)
+        assert few.known == 6 and few.has[6:].sum() == 1
     straight = there.x[..., 0, 0, 0] == numbers
     np.testing.assert_array_equal(straight, np.repeat(~there.has[:, None], 16, 1) | (numbers == 0))
     wide = {"x": np.zeros((8, 4, 5, 1)), "y": np.arange(8) % 4}
