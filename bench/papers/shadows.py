@@ -133,6 +133,11 @@ def commanded(num: int) -> dict[str, Any]:
     }
 
 
+def _rate(rate: dict[str, float]) -> str:
+    shares = (f"{100 * rate[name]:.0f}" for name in ("tpr", "low", "high"))
+    return "{} % ({} to {})".format(*shares)
+
+
 def table(rows: _tables.Rows) -> str:
     """Seconds, and what LiRA tells."""
     body = [
@@ -141,7 +146,7 @@ def table(rows: _tables.Rows) -> str:
             str(row["models"]),
             f"{row['seconds']:.0f}" + (f" + {row['compile_s']:.0f}" if "compile_s" in row else ""),
             f"{row['auc']:.2f}" if "auc" in row else "-",
-            f"{100 * row['rates'][1]['tpr']:.0f} %" if "rates" in row else "-",
+            _rate(row["rates"][1]) if "rates" in row else "-",
         ]
         for row in rows
     ]

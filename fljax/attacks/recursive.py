@@ -50,8 +50,9 @@ def invert(
     """The example, `shape`, behind one example's gradient of softmax cross-entropy.
 
     Args:
-      layers: `(params of the layer, input) -> output`, linear in each but for a bias; the last one
-        flattens its input and has params {"kernel": `[size, num_classes]`} and maybe "bias".
+      layers: hashable `(params of the layer, input) -> output`, linear in each but for a bias; the
+        last one flattens its input and has params {"kernel": `[size, num_classes]`} and maybe
+        "bias".
       params, gradients: of each layer, alike.
       y: the label.
       shape: of the example.

@@ -178,7 +178,7 @@ def _attack_network(inside: bool) -> "Attack":
 
 
 def _last_layer(given: Trained) -> str:
-    """Whose leaves end in as many numbers as there are classes: the layer "logits", or the last."""
+    """Whose leaves end in as many numbers as there are classes: the layer "logits", or the one."""
     answers = jax.eval_shape(given.apply, given.model(0), given.pool["x"][0]).shape[-1:]
     params = given.params if isinstance(given.params, dict) else {}
     names = [
@@ -186,12 +186,15 @@ def _last_layer(given: Trained) -> str:
         for name, part in params.items()
         if any(leaf.shape[-1:] == answers for leaf in jax.tree.leaves(part))
     ]
-    if not names:
+    if "logits" in names:
+        return "logits"
+    if len(names) != 1:
         raise ValueError(
-            "Expected a model whose params are a dictionary with a layer that gives the logits, "
-            f"for an attacker that sees its gradient, got params {sorted(params)}."
+            "Expected a model whose params are a dictionary with one layer that gives the logits, "
+            'or with one of the name "logits", for an attacker that sees its gradient, got params '
+            f"{sorted(params)}."
         )
-    return "logits" if "logits" in names else names[-1]
+    return names[0]
 
 
 def _label_only(given: Trained, key: jax.Array) -> np.ndarray:

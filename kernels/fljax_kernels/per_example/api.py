@@ -532,7 +532,8 @@ def _exact_products(loss: Callable[..., Any]) -> Callable[..., Any]:
     """The loss whose products, and those of its gradient, ask for the highest precision.
 
     For two passes: a sum that is a gradient of its own, with operands rounded to fewer bits, would
-    be another gradient than the one whose norm was taken.
+    be another gradient than the one whose norm was taken. Products that name a precision keep it,
+    and so do those in rules of a `jax.custom_vjp`, which are traced later.
     """
 
     def exact(leaves: list[jax.Array], example: Any) -> Any:

@@ -582,8 +582,8 @@ def _join_one(group: list[Any]) -> Any:
 
 def inner_products(a: Any, b: Any) -> jax.Array | None:
     """<a_i, b_i> `[B]` without more rows, for a lookup on a table `[V, d]` and a product, or rows
-    that lie in parts; otherwise None. Not less than the true one: it is a part of a squared norm,
-    and may cancel the others.
+    that lie in parts; otherwise None. It is a part of a squared norm, and may cancel the others, so
+    it has room for the rounding of its sum.
     """
     if isinstance(a, Lookup):
         a, b = b, a
