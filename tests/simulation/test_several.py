@@ -78,12 +78,14 @@ def test_a_run_is_shown_as_it_goes_and_on_this_machine_alone(run_dir, tmp_path):
         thread.start()
         try:
             status, text = asked(server)
-            assert status == 200 and "2 of 3" in text
+            assert status == 200 and "2 of 4" in text
             assert '<meta http-equiv="refresh" content="7">' in text
-            with (path / folder.METRICS).open("a") as file:  # the half line ends, as it is here
-                whole = (run_dir / folder.METRICS).read_text().splitlines(keepends=True)[2]
-                file.write(whole[20:])
-            assert "3 of 3" in asked(server)[1]
+            with (path / folder.METRICS).open(
+                "a"
+            ) as file:  # the half line ends, and the last comes
+                lines = (run_dir / folder.METRICS).read_text().splitlines(keepends=True)
+                file.write("".join(lines[2:])[20:])
+            assert "4 of 4" in asked(server)[1]
             assert asked(server, "/report.html")[0] == 404
             (path / folder.REPORT).write_text("the report")
             assert asked(server, "/report.html") == (200, "the report")
