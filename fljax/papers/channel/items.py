@@ -577,7 +577,7 @@ def _again(settings: Settings) -> list[Piece]:
         Piece(
             f"{name.split(':')[0]}, {labels}",
             _seconds(name, settings, 5.0, 0.6 if labels == RIGHT else 0.2),
-            lambda name=name, labels=labels: _trained(name, labels, settings, AGAIN),  # type: ignore[misc]
+            functools.partial(_trained, name, labels, settings, AGAIN),
         )
         for name in victims.tasks(settings)
         for labels in (RIGHT, WRONG)
