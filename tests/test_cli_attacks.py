@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fljax import cli, data
-from fljax.cli import _attack_malicious, _attack_properties
+from fljax.cli import _attack_classes, _attack_malicious, _attack_properties
 
 
 def files(run_dir):
@@ -106,6 +106,29 @@ def test_what_a_clients_images_share_is_told_without_noise_and_hardly_through_it
     assert private["auc"] < 0.85 and private["label_mix"] < 0.5
     assert plain["holds"] is private["holds"] is None and "no bound" in found["standing"]
     assert "turned by 90 degrees" in files(run_dir)[1]
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_classes_are_seen_in_a_model_without_noise_and_not_through_it(tmp_path):
+    flags = ["--attack", "model_inversion", "--scheme", "dp_fedavg", "--pool", "300"]
+    run_dir = tmp_path / "run"
+    given = [*flags, "--iterations", "200", "--budgets", "0.1", "--run-dir", str(run_dir)]
+    assert cli.main(["attack", *given]) == 0
+    found = json.loads((run_dir / "attack.json").read_text())
+    plain, private = found["rows"]
+    assert plain["member_accuracy"] > 0.8 and plain["picked"] >= 0.8
+    assert private["member_accuracy"] < 0.5 and private["picked"] <= 0.5
+    assert plain["holds"] is private["holds"] is None and "no bound" in found["standing"]
+    assert "A class is no unit of a promise" in files(run_dir)[1]
+
+
+def test_a_class_is_told_where_a_search_went_towards_it_most():
+    truth = np.eye(3)[:, None, :, None]  # of one row of three pixels
+    start = np.full((1, 3, 1), 1 / 3)
+    towards = start + 0.1 * (truth - truth.mean(0))
+    assert _attack_classes.told(towards, start, truth) == 1.0
+    assert _attack_classes.told(towards[[1, 2, 0]], start, truth) == 0.0
+    assert _attack_classes.told(towards[[0, 2, 1]], start, truth) == pytest.approx(1 / 3)
 
 
 def test_clients_of_an_attack_on_properties_are_half_turned_and_share_no_image():
@@ -535,6 +558,9 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--attack", "one_unit", "--model", "mlp"], "no model with a game"),
         (["attack", "--model", "cnn", "--lora", "2"], "membership or symbols with lora"),
         (["attack", "--attack", "lira", "--scheme", "lightdp"], "for examples or subjects"),
+        (["attack", "--attack", "subject_lira", "--scheme", "dp_sgd"], "for subjects with"),
+        (["attack", "--attack", "model_inversion", "--scheme", "white_channel"], "scheme to be"),
+        (["attack", "--attack", "model_inversion", "--scheme", "dp_fedavg", "--pool", "8"], "each"),
         (["audit", "--scheme", "natural_channel", "--num-rounds", "2"], "num_rounds=1"),
     ],
 )

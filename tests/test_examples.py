@@ -63,8 +63,24 @@ TINY = {
     },
     "verify": {"NUM_CLIENTS": 40, "NUM_ROUNDS": 2},
     "water_filling": {"NUM_ROUNDS": 2},
+    "what_uploads_tell": {
+        "TARGETS": 2,
+        "LEARNING": 2,
+        "CLIENTS": 16,
+        "SHADOWS": 4,
+        "POOL": 40,
+        "NUM_ROUNDS": 2,
+    },
 }
-LEARN_NOTHING = {"accounting", "attacks", "deployment", "information", "own_scheme", "secure_sum"}
+LEARN_NOTHING = {
+    "accounting",
+    "attacks",
+    "deployment",
+    "information",
+    "own_scheme",
+    "secure_sum",
+    "what_uploads_tell",
+}
 
 
 @pytest.mark.slow(

@@ -12,6 +12,8 @@ import torch
 from torch.nn import functional as nn
 
 Net = Callable[[dict[str, Any], torch.Tensor], torch.Tensor]
+_GROUPS, _GROUP_EPSILON = 8, 1e-6  # of the residual network
+_PATCH, _HEADS, _LAYER_EPSILON = 4, 3, 1e-5  # of the vision transformer
 _TRIALS_OF_A_LINE = 1.25  # evaluations that torch allows to an iteration, by its own default
 
 
@@ -75,7 +77,54 @@ def lenet(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
     return _dense(params["logits"], x)
 
 
-NETS: dict[str, Net] = {"smooth": smooth, "cnn": cnn, "lenet": lenet}
+def resnet20(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """`image_nets.ResNet` of three stages with three blocks each."""
+
+    def normed(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return nn.group_norm(x, _GROUPS, layer["scale"], layer["bias"], _GROUP_EPSILON)
+
+    x = nn.relu(normed(params["norm"], nn.conv2d(x, params["stem"]["kernel"], padding=1)))
+    for name in sorted(params["blocks"]):
+        block = params["blocks"][name]
+        stride = 2 if "conv3" in block else 1
+        y = nn.conv2d(x, block["conv1"]["kernel"], None, stride, 1)
+        y = nn.conv2d(nn.relu(normed(block["norm1"], y)), block["conv2"]["kernel"], padding=1)
+        y = normed(block["norm2"], y)
+        if stride == 2:
+            x = normed(block["norm3"], nn.conv2d(x, block["conv3"]["kernel"], None, stride))
+        x = nn.relu(y + x)
+    return _dense(params["logits"], x.mean((2, 3)))
+
+
+def vit(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    """`victims.small_vit`."""
+    batch, channels, height, width = x.shape
+
+    def normed(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        return nn.layer_norm(x, x.shape[-1:], layer["scale"], layer["bias"], _LAYER_EPSILON)
+
+    x = x.reshape(batch, channels, height // _PATCH, _PATCH, width // _PATCH, _PATCH)
+    x = x.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, _PATCH * _PATCH * channels)
+    x = _dense(params["patches"], x) + params["places"]
+    for name in sorted(name for name in params if name.startswith("block")):
+        block = params[name]
+        parts = _dense(block["qkv"], normed(block["norm1"], x)).chunk(3, -1)
+        query, key, value = (p.unflatten(-1, (_HEADS, -1)).transpose(1, 2) for p in parts)
+        # Written out: torch's fused attention has no second derivative.
+        attended = (query @ key.transpose(2, 3) / query.shape[-1] ** 0.5).softmax(-1)
+        x = x + _dense(block["out"], (attended @ value).transpose(1, 2).flatten(2))
+        hidden = nn.gelu(_dense(block["up"], normed(block["norm2"], x)), approximate="tanh")
+        x = x + _dense(block["down"], hidden)
+    return _dense(params["dense"], normed(params["last_norm"], x).mean(1))
+
+
+NETS: dict[str, Net] = {
+    "smooth": smooth,
+    "cnn": cnn,
+    "lenet": lenet,
+    "resnet20": resnet20,
+    "vit": vit,
+}
 
 
 def gradient(

@@ -5,7 +5,8 @@
 Every scheme with an epsilon is audited in its small world at noise multiplier 1, by many runs, as
 its promise's adversary sees it and as one who sees the averaged model alone would; and by 5,000
 runs at noise multipliers 1 and 2, where the scheme with half the noise is the control. What so many
-runs prove of the worst that the event allows is `rounds.reachable`.
+runs prove of the worst that the event allows is `rounds.reachable`: where they prove less than four
+fifths of the certificate, more are played.
 """
 
 import argparse
@@ -20,7 +21,8 @@ from fljax import schemes
 from fljax.attacks import rounds
 from fljax.schemes.base import Scheme
 
-RUNS, FEW = 20_000, 5_000
+RUNS, FEW, MANY = 20_000, 5_000, 100_000
+SHARE = 0.8  # of a certificate that an attack should find
 DELTA, CONFIDENCE = 0.05, 0.99
 _HOW: dict[str, Any] = {"delta": DELTA, "confidence": CONFIDENCE}
 
@@ -30,6 +32,9 @@ def audit(name: str, runs: int) -> dict[str, Any]:
     scheme = schemes.get(name)
     found = [sharp(scheme, name, kind, runs) for kind in rounds.kinds(scheme)]
     row = max(found, key=lambda each: each["new"])
+    if runs == RUNS and row["new"] < SHARE * row["certified"]:
+        kind = rounds.kinds(scheme)[found.index(row)]
+        row = sharp(scheme, name, kind, MANY)
     alone = dataclasses.replace(scheme, uploads_seen=False, upload_noise=None, released=None)
     config = rounds.config(name, noise_multiplier=1.0)
     scores = rounds.play(rounds.one_unit(alone, config), jax.random.key(0), runs)
@@ -40,7 +45,8 @@ def audit(name: str, runs: int) -> dict[str, Any]:
 def sharp(scheme: Scheme, name: str, kind: rounds.Attack, runs: int) -> dict[str, Any]:
     """What one attack measures, and whether few runs catch half the noise."""
     games = {z: kind(scheme, rounds.config(name, noise_multiplier=z)) for z in (0.5, 1.0, 2.0)}
-    scores = {z: rounds.play(games[z], jax.random.key(round(2 * z)), runs) for z in games}
+    times = {0.5: min(runs, RUNS), 1.0: runs, 2.0: min(runs, RUNS)}
+    scores = {z: rounds.play(games[z], jax.random.key(round(2 * z)), times[z]) for z in games}
     event = games[1.0].event
     honest = rounds.judge(event, scores[1.0], **_HOW)
     caught = []
@@ -72,6 +78,7 @@ def table(rows: _tables.Rows) -> str:
             share(row["old"], row["certified"]),
             share(row["new"], row["certified"]),
             share(row["new"], row["reachable"]),
+            f"{row['runs']:,}",
             "yes" if row["half_the_noise_caught_at_1"] else "no",
             "yes" if row["half_the_noise_caught_at_2"] else "no",
         ]
@@ -83,6 +90,7 @@ def table(rows: _tables.Rows) -> str:
         "of it, from the averaged model",
         "of it, from what the adversary sees",
         "of what so many runs can prove",
+        "runs",
         "half the noise caught at 1",
         "at 2",
     ]

@@ -38,10 +38,15 @@ MEMBERSHIP = (
     "white_box",
     "label_only",
     "quantile_regression",
+    "gradient_alignment",
+    "subject_lira",
 )
+OF_SUBJECTS = ("subject_lira",)  # of those, what tells persons, by all of their examples
 SYMBOLS = "symbols"  # of `fljax attack`: which ones a text has, from its update
 PROPERTIES = "properties"  # too: what all of a client's data share, from its update
-PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, SYMBOLS, PROPERTIES)  # these play no game
+CLASSES = "model_inversion"  # too: what each class looks like, from the trained model
+# These play no game.
+PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, SYMBOLS, PROPERTIES, CLASSES)
 _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
     "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
 )

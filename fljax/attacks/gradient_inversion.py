@@ -57,6 +57,10 @@ class Settings:
     """Adam sees the sign of the gradient only."""
     num_restarts: int = 1
     """Random starts of each target; the one with the least loss is kept."""
+    group_weight: float = 0.0
+    """Of the mean squared distance of a target's restarts from their mean, which pulls them
+    together (See through gradients, arXiv:2104.07586, equation 10). Of optimizer adam.
+    """
     box: tuple[float, float] | None = (0.0, 1.0)
     """Range of the examples' values, which each step clamps to. None: no clamp."""
     fit_labels: bool = False
@@ -72,7 +76,14 @@ class Settings:
                 "Expected distance to be cosine or l2, which are sums of squares, with "
                 f"optimizer='gauss_newton', got distance={self.distance!r}."
             )
-        _validate.non_negative(l1_weight=self.l1_weight, tv_weight=self.tv_weight)
+        _validate.non_negative(
+            l1_weight=self.l1_weight, tv_weight=self.tv_weight, group_weight=self.group_weight
+        )
+        if self.group_weight and self.optimizer != "adam":
+            raise ValueError(
+                "Expected group_weight=0 without optimizer='adam', got "
+                f"group_weight={self.group_weight!r} and optimizer={self.optimizer!r}."
+            )
         _validate.positive(learning_rate=self.learning_rate)
         _validate.positive_int(num_iterations=self.num_iterations, num_restarts=self.num_restarts)
         if self.box is not None and not self.box[0] < self.box[1]:
@@ -291,8 +302,14 @@ def invert(
             return low + (high - low) * anywhere
         return start + 0.1 * (high - low) * (anywhere - 0.5)
 
-    def one(target: PyTree, y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-        """One target from one start: (x, y, loss)."""
+    def first(y: jax.Array, key: jax.Array) -> dict[str, Any]:
+        x_key, y_key = jax.random.split(key)
+        variables: dict[str, Any] = {"x": begin(x_key)}
+        if settings.fit_labels:
+            variables["y"] = jax.random.normal(y_key, y.shape)
+        return variables
+
+    def objective_of(target: PyTree, y: jax.Array) -> Callable[[PyTree], jax.Array]:
         scale = jnp.sqrt(_descent.square(target))
 
         def objective(variables: PyTree) -> jax.Array:
@@ -301,11 +318,26 @@ def invert(
             variation = total_variation(variables["x"]) if settings.tv_weight else jnp.zeros(())
             return gap + settings.tv_weight * variation
 
-        x_key, y_key = jax.random.split(key)
-        variables: dict[str, Any] = {"x": begin(x_key)}
-        if settings.fit_labels:
-            variables["y"] = jax.random.normal(y_key, y.shape)
+        return objective
 
+    def drawn_together(target: PyTree, y: jax.Array, keys: jax.Array) -> Any:
+        """One target from all of its starts: (x, y, loss), each with a leading axis."""
+        objective = objective_of(target, y)
+        start = project(jax.vmap(first, (None, 0))(y, keys))
+
+        def total(variables: PyTree, _: None) -> jax.Array:
+            x = variables["x"]
+            apart = jnp.mean(jnp.square(x - jnp.mean(x, 0, keepdims=True))) * len(keys)
+            return jnp.sum(jax.vmap(objective)(variables)) + settings.group_weight * apart
+
+        both = jax.value_and_grad(total)
+        _, best, _ = _descent.adam(both, start, rates, signed=settings.signed, project=project)
+        labels = jax.nn.softmax(best["y"]) if settings.fit_labels else jnp.stack([y] * len(keys))
+        return best["x"], labels, jax.vmap(objective)(best)
+
+    def one(target: PyTree, y: jax.Array, key: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+        """One target from one start: (x, y, loss)."""
+        objective, variables = objective_of(target, y), first(y, key)
         if settings.optimizer == "gauss_newton":
             return _by_gauss_newton(observe, params, target, y, variables, settings, prior)
         if settings.optimizer == "lbfgs":
@@ -319,7 +351,8 @@ def invert(
         return best["x"], jax.nn.softmax(best["y"]) if settings.fit_labels else y, loss
 
     keys = jax.random.split(key, (num_targets, settings.num_restarts))
-    x, labels, losses = jax.vmap(jax.vmap(one, (None, None, 0)))(observed, y, keys)
+    each = drawn_together if settings.group_weight else jax.vmap(one, (None, None, 0))
+    x, labels, losses = jax.vmap(each)(observed, y, keys)
     kept = jnp.argmin(losses, 1)
     pick = jax.vmap(lambda rows, at: rows[at])
     return Found(pick(x, kept), pick(labels, kept), pick(losses, kept), losses)

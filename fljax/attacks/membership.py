@@ -15,9 +15,12 @@ from scipy import special, stats
 
 from fljax import _validate
 from fljax.attacks import _descent, metrics
+from fljax.types import Batch, LossFn, Params
 
 _LEAST_STDDEV = 1e-3
 _WIDTH = 64
+_PAIR = (slice(None, -1), slice(1, None))  # of models in a row: before each round, and after it
+_LEAST_SQUARE = 1e-30  # a model that did not move has no direction
 
 
 def loss_threshold(confidences: Any) -> np.ndarray:
@@ -319,6 +322,49 @@ def quantile_regression(
     train = jax.jit(lambda w: _descent.adam(jax.value_and_grad(pinball), w, rates)[0])
     found = np.asarray(predicted(train(start), seen(*sides[1][:2])), np.float64)
     return (sides[1][2].astype(np.float64) - level) / spread - found
+
+
+def gradient_alignment(loss: LossFn, passed: Params, pool: Batch) -> jax.Array:
+    """Cosines `[S, N]` between what the rounds moved S models by and the gradients that N examples
+    had meanwhile, over all rounds taken together: an example that was trained on pulled along its
+    own gradient each time. Pure, to be jitted.
+
+    Threat: whoever sees the models between rounds, as servers and clients do.
+
+    Args:
+      loss: `loss(params, example) -> []`.
+      passed: leaves `[S, 1 + rounds, ...]`, of every model before each round and after the last.
+      pool: leaves `[N, ...]`.
+
+    Source: Nasr, Shokri, Houmansadr (2019), Comprehensive privacy analysis of deep learning,
+      arXiv:1812.00910, section III-B (a passive attacker that sees rounds); Li et al. (2022),
+      Effective passive membership inference attacks in federated learning against
+      overparameterized models (cosines of gradients and updates).
+    """
+    square = lambda tree: sum((jnp.vdot(v, v) for v in jax.tree.leaves(tree)), jnp.zeros(()))
+    gradients = jax.vmap(jax.grad(loss), (None, 0))
+
+    def one(passed: Params) -> jax.Array:
+        def step(carry: Any, both: Any) -> tuple[Any, None]:
+            inner, own, length = carry
+            before, after = both
+            moved = jax.tree.map(jnp.subtract, before, after)
+            grads = gradients(before, pool)
+            along = jax.vmap(
+                lambda grad: sum(
+                    map(jnp.vdot, jax.tree.leaves(grad), jax.tree.leaves(moved)), jnp.zeros(())
+                )
+            )
+            own = own + jax.vmap(square)(grads)
+            return (inner + along(grads), own, length + square(moved)), None
+
+        count = len(jax.tree.leaves(pool)[0])
+        zeros = jnp.zeros(count), jnp.zeros(count), jnp.zeros(())
+        before, after = (jax.tree.map(lambda v, at=at: v[at], passed) for at in _PAIR)
+        (inner, own, length), _ = jax.lax.scan(step, zeros, (before, after))
+        return inner / jnp.sqrt(jnp.maximum(own * length, _LEAST_SQUARE))
+
+    return jax.lax.map(one, passed)
 
 
 def of_subjects(confidences: Any, subjects: Any) -> tuple[np.ndarray, np.ndarray]:

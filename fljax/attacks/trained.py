@@ -1,9 +1,10 @@
 """Membership through a scheme: a target and shadow models, all trained by the scheme's own rounds,
 in one program.
 
-Threat: the attacker has the last model, the pool of examples with their labels, and knows how
-training goes; it trains models of its own in the same way on random halves of the pool. What it
-must not beat is the trade-off curve that the scheme certifies for one example.
+Threat: the attacker has the last model, or those between all rounds, the pool of examples with
+their labels, and knows how training goes; it trains models of its own in the same way on random
+halves of the pool. What it must not beat is the trade-off curve that the scheme certifies for one
+example, or for one person.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import _keys, _validate, schemes
+from fljax import _keys, _validate, attacks, schemes
 from fljax.accounting.events import PrivacyEvent
 from fljax.attacks import membership, metrics, rounds, shadow, white_box
 from fljax.data.cohorts import ClientData, cohort
@@ -42,7 +43,8 @@ def rate(members: np.ndarray, others: np.ndarray, fpr: float) -> Rate:
 
 
 class Membership(NamedTuple):
-    """Scores `[N]` of a pool's examples, who was trained on `[N]`, and what they amount to.
+    """Scores `[N]` of a pool's examples, or of its persons, who was trained on `[N]`, and what they
+    amount to.
 
     rates: at 0.1 %, 1 % and 5 % of false positives. largest_auc: of any attack, from the certified
     trade-off curve (1 where nothing is certified).
@@ -60,7 +62,10 @@ class Trained(NamedTuple):
 
     apply: `(params, x) -> logits`. params: leaves `[1 + S, ...]`. pool: {"x", "y"}, leaves `[N,
     ...]`. included: bool `[1 + S, N]`, of which row 0 is what is asked. population: {"x", "y"} that
-    no model was trained on.
+    no model was trained on. passed: leaves `[1 + S, 1 + rounds, ...]`, of every model before each
+    round and after the last; None: nobody kept them. loss: what was trained by, which goes with
+    that. subjects: int `[N]`, whose each example of the pool is, from 0; None: each is of a subject
+    of its own.
     """
 
     apply: Apply
@@ -68,6 +73,9 @@ class Trained(NamedTuple):
     pool: Batch
     included: np.ndarray
     population: Batch
+    passed: Params | None = None
+    loss: LossFn | None = None
+    subjects: np.ndarray | None = None
 
     def model(self, at: int) -> Params:
         """One of the models."""
@@ -89,26 +97,32 @@ def models(
     keys: jax.Array,
     *,
     num_rounds: int,
+    subjects: np.ndarray | None = None,
+    every_round: bool = False,
 ) -> Params:
     """Models after `num_rounds` rounds of a scheme, each on its own members of the pool: leaves
     `[S, ...]`.
 
-    Members are dealt to the scheme's clients in turn; every example is a subject of its own.
+    Members are dealt to the scheme's clients in turn.
 
     Args:
       included: bool `[S, N]`. keys: `[S]`, of the runs.
+      subjects: int `[N]`, whose each example is, from 0. None: each is a subject of its own.
+      every_round: the models before each round, too: leaves `[S, 1 + num_rounds, ...]`.
     """
     _validate.positive_int(num_rounds=num_rounds)
     scheme = schemes.get(name)
     num_clients = scheme.population(config).num_clients or 2
     size = included.shape[1]
     unit = scheme.event(config).privacy_unit
-    algorithm = scheme.make(config, loss, num_units=num_clients if unit == "client" else size)
+    whose = np.arange(size) if subjects is None else np.asarray(subjects)
+    num_units = {"client": num_clients, "subject": int(whose.max()) + 1}.get(unit, size)
+    algorithm = scheme.make(config, loss, num_units=num_units)
     everyone = np.full((num_clients, -(-size // num_clients)), -1, np.int32)
     for client in range(num_clients):
         mine = np.arange(client, size, num_clients)
         everyone[client, : mine.size] = mine
-    examples = jax.tree.map(jnp.asarray, pool) | {SUBJECT: jnp.arange(size, dtype=jnp.int32)}
+    examples = jax.tree.map(jnp.asarray, pool) | {SUBJECT: jnp.asarray(whose, jnp.int32)}
 
     def one(members: jax.Array, key: jax.Array) -> Params:
         rows = jnp.where((everyone >= 0) & members[jnp.maximum(everyone, 0)], everyone, -1)
@@ -116,14 +130,19 @@ def models(
         clients = ClientData(examples, rows)
         coin_key, round_key = jax.random.split(key)
 
-        def one_round(state: Any, index: jax.Array) -> tuple[Any, None]:
+        def one_round(state: Any, index: jax.Array) -> tuple[Any, Params | None]:
             coins = _keys.coins(
                 jax.random.fold_in(coin_key, index), (num_clients,), algorithm.client_sampling_prob
             )
             here = cohort(clients, jnp.where(coins, jnp.arange(num_clients), -1))
-            return algorithm.round(state, here, round_key)[0], None
+            state = algorithm.round(state, here, round_key)[0]
+            return state, state.params if every_round else None
 
-        return jax.lax.scan(one_round, algorithm.init(params), jnp.arange(num_rounds))[0].params
+        start = algorithm.init(params)
+        last, passed = jax.lax.scan(one_round, start, jnp.arange(num_rounds))
+        if not every_round:
+            return last.params
+        return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), start.params, passed)
 
     return jax.jit(jax.vmap(one))(included, keys)
 
@@ -208,6 +227,23 @@ def _label_only(given: Trained, key: jax.Array) -> np.ndarray:
     )
 
 
+def _subject_lira(given: Trained, key: jax.Array) -> np.ndarray:
+    own, included = given.confidences(given.pool), given.included
+    if given.subjects is not None:
+        own = membership.of_subjects(own, given.subjects)[1]
+        included = membership.of_subjects(included, given.subjects)[1] > 0
+    return membership.lira(own[0], own[1:], included[1:])
+
+
+def _gradient_alignment(given: Trained, key: jax.Array) -> np.ndarray:
+    if given.passed is None or given.loss is None:
+        raise ValueError("Expected passed and loss with gradient_alignment, got none.")
+    loss = given.loss
+    of = jax.jit(lambda passed, pool: membership.gradient_alignment(loss, passed, pool))
+    seen = np.asarray(of(given.passed, given.pool), np.float64)
+    return membership.lira(seen[0], seen[1:], given.included[1:])
+
+
 def _quantile_regression(given: Trained, key: jax.Array) -> np.ndarray:
     pool, rest = given.pool, given.population
     known = (rest["x"], rest["y"], given.confidences(rest)[0])
@@ -230,7 +266,10 @@ ATTACKS: dict[str, Attack] = {
     "white_box": _attack_network(inside=True),
     "label_only": _label_only,
     "quantile_regression": _quantile_regression,
+    "gradient_alignment": _gradient_alignment,
+    "subject_lira": _subject_lira,
 }
+EVERY_ROUND = ("gradient_alignment",)  # those that see the models between rounds, too
 
 
 # Those that need no model of the attacker's own, and those that know labels where a text has none.
@@ -255,6 +294,8 @@ def attacked(
     _validate.one_of(ATTACKS, attack=attack)
     scores = np.asarray(ATTACKS[attack](given, key), np.float64)
     members = np.asarray(given.included[0], bool)
+    if attack in attacks.OF_SUBJECTS and given.subjects is not None:
+        members = membership.of_subjects(members, given.subjects)[1] > 0
     yes, no = scores[members], scores[~members]
     at = np.linspace(0, 1, 2001)
     return Membership(

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import models, schemes
+from fljax import attacks, models, schemes
 from fljax.accounting import words
 from fljax.attacks import rounds, shadow, table, trained
 from fljax.cli import _attack_noise, _own, _run_files
@@ -31,8 +31,9 @@ HEAD = (
 )
 _WRONG_LABELS, _HIDDEN = 0.2, (32,)
 _TRYING = 2**31 - 1  # of the key: behind all budgets
+_OF_A_PERSON = 4  # examples, which are dealt to clients in turn
 # Of training, from the largest: whether models memorise by a rate depends on the scheme's steps.
-_RATES = {"classes": (2.0, 0.6, 0.2), "tokens": (0.4,)}
+RATES = {"classes": (2.0, 0.6, 0.2), "tokens": (0.4,)}
 
 
 class Line(NamedTuple):
@@ -90,9 +91,16 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     )
     loss = (models.next_token if texts else models.softmax_cross_entropy)(model.apply)
     # One pair more, less one: the target is nobody's complement.
-    included = shadow.halves(jax.random.fold_in(root, 1), options.shadows + 2, options.pool)[1:]
+    subjects = None
+    if options.attack in attacks.OF_SUBJECTS:
+        subjects = np.arange(options.pool) // _OF_A_PERSON
+    units = options.pool if subjects is None else int(subjects[-1]) + 1
+    included = shadow.halves(jax.random.fold_in(root, 1), options.shadows + 2, units)[1:]
     if options.attack in trained.ALONE:
         included = included[:1]
+    if subjects is not None:
+        included = included[:, subjects]
+    passing = options.attack in trained.EVERY_ROUND
     everybody = {name: jnp.concatenate([pool[name], rest[name]]) for name in pool}
     always = jnp.ones((len(included), len(rest["y"])), bool)
 
@@ -106,7 +114,13 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             jnp.concatenate([included, always], axis=1)[models],
             jax.random.split(key, len(included))[models],
             num_rounds=options.num_rounds,
+            subjects=subjects,
+            every_round=passing,
         )
+
+    def last(params: Any) -> Any:
+        """After the last round."""
+        return jax.tree.map(lambda leaf: leaf[:, -1], params) if passing else params
 
     def told_right(params: Any) -> np.ndarray:
         """Which examples of the pool model 0 tells."""
@@ -116,20 +130,30 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
 
     def memorised(rate: float) -> float:
         """Without noise, of the target's members."""
-        bare = _config(options, scheme, own, size, rate)
+        bare = training(options, scheme, own, size, rate)
         key = jax.random.fold_in(root, _TRYING)
         params = train(dataclasses.replace(bare, noise_multiplier=0.0), slice(1), key)
-        return float(told_right(params)[np.asarray(included[0])].mean())
+        return float(told_right(last(params))[np.asarray(included[0])].mean())
 
-    rates = _RATES[task] if options.learning_rate is None else (options.learning_rate,)
+    rates = RATES[task] if options.learning_rate is None else (options.learning_rate,)
     rate = max(rates, key=memorised) if own is None and len(rates) > 1 else rates[0]
-    start = _config(options, scheme, own, size, rate)
+    start = training(options, scheme, own, size, rate)
 
     def line(place: int, budget: float, noise: float, event: Any) -> Line:
         key = jax.random.fold_in(root, 2 + place)
         config = dataclasses.replace(start, noise_multiplier=noise)
-        params = train(config, slice(None), key)
-        given = trained.Trained(model.apply, params, pool, np.asarray(included), population)
+        passed = train(config, slice(None), key)
+        params, inside = last(passed), np.asarray(included)
+        given = trained.Trained(
+            model.apply,
+            params,
+            pool,
+            inside,
+            population,
+            passed=passed if passing else None,
+            loss=loss,
+            subjects=subjects,
+        )
         found = trained.attacked(options.attack, given, jax.random.fold_in(key, 1), event)
         right = told_right(params)
         groups = int(min(found.members.sum(), (~found.members).sum()))
@@ -139,8 +163,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             auc=found.auc,
             bound=found.largest_auc,
             rates=found.rates,
-            member_accuracy=float(right[found.members].mean()),
-            other_accuracy=float(right[~found.members].mean()),
+            member_accuracy=float(right[inside[0]].mean()),
+            other_accuracy=float(right[~inside[0]].mean()),
             holds=within(found.auc, found.largest_auc, groups),
         )
 
@@ -171,7 +195,7 @@ def within(auc: float, bound: float, num: int) -> bool | None:
     return None if 1 - slack <= bound else auc - slack <= bound
 
 
-def _config(options: Any, scheme: Any, own: _own.Own | None, size: int, rate: float) -> Any:
+def training(options: Any, scheme: Any, own: _own.Own | None, size: int, rate: float) -> Any:
     """One local step at this rate, no momentum, no cohorts, or all as `own` has it; and clients
     that have room for so many examples.
     """
@@ -269,6 +293,8 @@ def sections(options: Any, found: Found) -> list[str]:
             f"{options.pool} canaries, texts of drawn symbols, each of a subject of its own, half "
             f"of them among as many texts of {options.dataset}; {options.pool} more rank them"
         )
+    if options.attack in attacks.OF_SUBJECTS:
+        what += f", {_OF_A_PERSON} of each person, dealt to clients in turn"
     own_models = 0 if options.attack in trained.ALONE else options.shadows
     note = (
         f"{what}; {own_models} shadow models trained as the target is, {options.num_rounds} "
@@ -280,9 +306,11 @@ def sections(options: Any, found: Found) -> list[str]:
         "would have been above it by so much. All examples share one target model, so that the "
         "standard error is a guide."
     )
+    between = options.attack in trained.EVERY_ROUND
     threat = (
-        "<p>The attacker has the last model, the pool with its labels, and trains models of its "
-        "own in the same way. The certificate also covers attackers who see every round.</p>"
+        f"<p>The attacker has {'all models between rounds' if between else 'the last model'}, the "
+        "pool with its labels, and trains models of its own in the same way. "
+        f"{'' if between else 'The certificate also covers attackers who see every round.'}</p>"
     )
     return [
         run_page.section("Membership against budget", picture, note),

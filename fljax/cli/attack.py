@@ -28,9 +28,11 @@ gradient. The certificate is the same.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
-token_lstm), where exposure ranks canaries, texts of drawn symbols among those of the data. Any
-other attack is a game: thousands of runs with one unit and without it, and the epsilon that their
-scores prove. The first line of each table is the same attack without noise.
+token_lstm), where exposure ranks canaries, texts of drawn symbols among those of the data.
+gradient_alignment sees the models between all rounds, and how far each moved along an example's
+gradient. subject_lira tells persons, each of four examples at several clients. Any other attack is
+a game: thousands of runs with one unit and without it, and the epsilon that their scores prove. The
+first line of each table is the same attack without noise.
 
 With --attack symbols a round has one text, of --dataset by --model, whole or by --lora. Which
 symbols the text has is read off the update, and which of the candidates it is, beside the share of
@@ -38,6 +40,9 @@ candidates that anybody tells by the certificate.
 
 With --attack properties a round has one client's images, --batch-size of them, and its update says
 whether they are turned, and the mix of their labels. No bound is taken.
+
+With --attack model_inversion a model is trained by the scheme on --pool images, and its owner looks
+for an image that the model takes for each class. No bound is taken.
 
 With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
 clients, or of an inversion or symbols one record; its data, and of attacks on membership or symbols
@@ -67,16 +72,20 @@ def _fits(name: str, attack: str) -> bool:
     if scheme.promise == "nats" and scheme.uploads_seen:  # of noise on uploads see `fljax audit`
         return False
     inverts = attack in (*attacks.INVERSIONS, *attacks.MALICIOUS, attacks.PROPERTIES)
-    if inverts or (attack == attacks.SYMBOLS and scheme.promise == "epsilon"):
+    of_models = attack in (attacks.SYMBOLS, attacks.CLASSES)
+    if inverts or (of_models and scheme.promise == "epsilon"):
         return True
     if scheme.promise != "epsilon":
         return False
-    return bool(scheme.event(rounds.config(name, noise_multiplier=1.0)).privacy_unit != "client")
+    unit = scheme.event(rounds.config(name, noise_multiplier=1.0)).privacy_unit
+    if attack in attacks.OF_SUBJECTS:
+        return bool(unit == "subject")
+    return bool(unit != "client")
 
 
 def _trains(attack: str) -> bool:
     """Whether the attack is on a model by its name."""
-    return attack in attacks.MEMBERSHIP or attack == attacks.SYMBOLS
+    return attack in (*attacks.MEMBERSHIP, attacks.SYMBOLS, attacks.CLASSES)
 
 
 def _against(attack: str) -> list[str]:
@@ -88,7 +97,8 @@ _ATTACK = (
     f"{' and '.join(attacks.MALICIOUS)}, of a malicious server, too; "
     f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {attacks.SYMBOLS} tells which "
     f"symbols a text has, from its update; {attacks.PROPERTIES} tells what all of a client's "
-    f"images share, from its update; {', '.join(attacks.names())} and "
+    f"images share, from its update; {attacks.CLASSES} tells what each class looks like, from the "
+    f"trained model; {', '.join(attacks.names())} and "
     "PACKAGE.ATTACK are games about one unit."
 )
 _SCHEME = (
@@ -139,11 +149,15 @@ class Options:
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
     iterations: int = 400
-    """Steps of the inversion; of inversion_gauss_newton products with the Jacobian."""
+    """Steps of the inversion, model_inversion too; of inversion_gauss_newton products with the
+    Jacobian.
+    """
     shadows: int = 16
     """Shadow models of attacks on membership."""
     pool: int = 160
-    """Examples of their pool, half of them trained on; of properties clients."""
+    """Examples of their pool, half of them trained on; of model_inversion all of them; of
+    properties clients.
+    """
     num_rounds: int | None = None
     """Rounds of training before them, or of a run of a game. none: 60, or 1 for a game."""
     trials: int = 4000
@@ -165,12 +179,14 @@ class Options:
             attacks.check_name(attack=self.attack)
             rounds.check_name(scheme=self.scheme, attack=self.attack)
         else:
-            which = self.attack if self.attack == attacks.SYMBOLS else "inversion"
+            of_models = self.attack in (attacks.SYMBOLS, attacks.CLASSES)
+            which = self.attack if of_models else "inversion"
             _validate.one_of(_against(which), scheme=self.scheme)
         if self.attack in attacks.MEMBERSHIP and not _fits(self.scheme, self.attack):
+            whom = "subjects" if self.attack in attacks.OF_SUBJECTS else "examples or subjects"
             raise ValueError(
-                "Expected a scheme with an epsilon for examples or subjects with "
-                f"attack={self.attack!r}, one of {_against('lira')}, got scheme={self.scheme!r}."
+                f"Expected a scheme with an epsilon for {whom} with attack={self.attack!r}, one of "
+                f"{_against(self.attack)}, got scheme={self.scheme!r}."
             )
         if self.dataset is not None:
             builtin.check_name(dataset=self.dataset)
@@ -270,6 +286,7 @@ def main(args: Sequence[str]) -> int:
         return 0
     from fljax.cli import (
         _attack,
+        _attack_classes,
         _attack_game,
         _attack_membership,
         _attack_properties,
@@ -287,6 +304,8 @@ def main(args: Sequence[str]) -> int:
         kind = _attack_symbols
     if options.attack == attacks.PROPERTIES:
         kind = _attack_properties
+    if options.attack == attacks.CLASSES:
+        kind = _attack_classes
     if options.sweep is not None:
         kind = _attack_sweep
         options = dataclasses.replace(options, sweep=options.sweep or tuple(_swept(options)))

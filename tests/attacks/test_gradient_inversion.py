@@ -342,6 +342,29 @@ def test_label_counts_add_up_to_the_batch_whatever_the_gradient():
         analytic.label_counts(np.zeros(10), 4, mean_probs=np.zeros(9))
 
 
+@pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
+def test_restarts_that_are_drawn_together_agree_and_find_the_digit(ten_gradients, lenet, key):
+    observe, x, y, uploads = ten_gradients
+    few = jax.tree.map(lambda v: v[:3], uploads)
+    many = dataclasses.replace(QUICK, num_restarts=3)
+
+    def found(weight):
+        settings = dataclasses.replace(many, group_weight=weight)
+        run = lambda u, k: inversion.invert(
+            observe, lenet.params, u, y[:3], k, shape=(1, *SHAPE), settings=settings
+        )
+        return jax.jit(run)(few, key)
+
+    pulled = found(0.1)
+    assert pulled.losses.shape == (3, 3) and (psnrs(pulled.x, x[:3]) > 25).sum() >= 2
+    np.testing.assert_allclose(pulled.loss, pulled.losses.min(1))
+    # Pulled hard, all are the same, whatever the upload says.
+    assert np.ptp(np.asarray(found(1e6).losses), axis=1).max() < 1e-2
+    # Alone, by a weight that says next to nothing.
+    apart, alone = found(1e-12), found(0.0)
+    assert (psnrs(apart.x, x[:3]) > 25).sum() >= 2 and (psnrs(alone.x, x[:3]) > 25).sum() >= 2
+
+
 def test_total_variation_of_a_step():
     x = jnp.zeros((1, 4, 4, 1)).at[:, 2:].set(1.0)
     assert float(inversion.total_variation(x)) == pytest.approx(4 / 12)
@@ -354,6 +377,8 @@ def test_bad_settings_and_axes_raise_in_one_line(key):
         ({"num_iterations": 0}, "num_iterations"),
         ({"box": (1.0, 1.0)}, "low < high"),
         ({"optimizer": "gauss_newton", "distance": "tag"}, "cosine or l2"),
+        ({"group_weight": -1.0}, "group_weight >= 0"),
+        ({"group_weight": 1.0, "optimizer": "lbfgs"}, "group_weight=0 without"),
     ):
         with pytest.raises(ValueError, match=text):
             inversion.Settings(**change)

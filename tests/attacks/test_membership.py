@@ -344,3 +344,30 @@ def test_bad_arguments_raise_in_one_line(overfitted, key):
     ):
         with pytest.raises(ValueError, match=text):
             call()
+
+
+def test_gradient_alignment_is_the_cosine_over_all_rounds():
+    rng = np.random.default_rng(20)
+    passed = rng.normal(size=(2, 4, 3)).astype(np.float32)  # two models, three rounds
+    pool = {"x": rng.normal(size=(5, 3)), "y": rng.normal(size=5)}
+    # Of a linear model and half the squared error the gradient is (w x - y) x.
+    expected = np.zeros((2, 5))
+    for at, models_of in enumerate(passed.astype(np.float64)):
+        moved = models_of[:-1] - models_of[1:]
+        for row in range(5):
+            x, y = pool["x"][row], pool["y"][row]
+            own = (models_of[:-1] @ x - y)[:, None] * x
+            lengths = np.linalg.norm(own) * np.linalg.norm(moved)
+            expected[at, row] = (own * moved).sum() / lengths
+    loss = lambda params, e: 0.5 * jnp.square(jnp.vdot(params["w"], e["x"]) - e["y"])
+    given = {name: jnp.asarray(leaf, jnp.float32) for name, leaf in pool.items()}
+    found = jax.jit(lambda p: membership.gradient_alignment(loss, p, given))({"w": passed})
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
+    still = jnp.zeros((1, 3, 3))
+    assert not np.any(membership.gradient_alignment(loss, {"w": still}, given))
+
+
+def test_who_did_not_keep_the_rounds_is_told_so():
+    given = trained.Trained(apply, {}, {}, np.ones((1, 1), bool), {})
+    with pytest.raises(ValueError, match="gradient_alignment"):
+        trained.attacked("gradient_alignment", given, jax.random.key(0))
