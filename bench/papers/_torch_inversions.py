@@ -108,8 +108,8 @@ def vit(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
     x = _dense(params["patches"], x) + params["places"]
     for name in sorted(name for name in params if name.startswith("block")):
         block = params[name]
-        parts = _dense(block["qkv"], normed(block["norm1"], x)).chunk(3, -1)
-        query, key, value = (p.unflatten(-1, (_HEADS, -1)).transpose(1, 2) for p in parts)
+        heads = _dense(block["qkv"], normed(block["norm1"], x)).unflatten(-1, (_HEADS, -1))
+        query, key, value = heads.transpose(1, 2).chunk(3, -1)
         # Written out: torch's fused attention has no second derivative.
         attended = (query @ key.transpose(2, 3) / query.shape[-1] ** 0.5).softmax(-1)
         x = x + _dense(block["out"], (attended @ value).transpose(1, 2).flatten(2))
