@@ -29,6 +29,7 @@ MALICIOUS = ("imprint", "fishing")
 MEMBERSHIP = (
     "lira",
     "lira_offline",
+    "lira_of_views",
     "rmia",
     "rmia_offline",
     "loss_threshold",

@@ -103,6 +103,52 @@ def lira(
     return stats.norm.logpdf(values, *sides[1]) - stats.norm.logpdf(values, *sides[0])
 
 
+def lira_of_views(
+    target: Any, shadows: Any, included: Any, *, pooled: bool | None = None
+) -> np.ndarray:
+    """`lira`, online, by several views of each example, such as augmentations of an image: scores
+    `[N]`, of normals of as many numbers, whose covariance counts.
+
+    Args:
+      target: confidences `[N, A]` of the attacked model, of A views. shadows: `[S, N, A]`.
+      included, pooled: as for `lira`; pooled, all examples share a covariance.
+
+    Raises:
+      ValueError: as `lira`; or views that are not A of each example.
+
+    Source: Carlini et al. (2022), arXiv:2112.03570, section VI-C (multiple queries).
+    """
+    values, own = np.asarray(target, np.float64), np.asarray(shadows, np.float64)
+    inside = np.asarray(included, bool)
+    if values.ndim != 2 or own.shape[1:] != values.shape or inside.shape != own.shape[:2]:
+        raise ValueError(
+            "Expected target [N, A], shadows [S, N, A] and included [S, N], got shapes "
+            f"{values.shape}, {own.shape}, {inside.shape}."
+        )
+    pooled = len(own) < 32 if pooled is None else pooled
+
+    def loglik(where: np.ndarray, side: str) -> np.ndarray:
+        """Of the target's views, up to what both sides have."""
+        count = where.sum(0)
+        if not (count >= 2).all():
+            raise ValueError(
+                f"Expected each example to be {side} at least 2 shadow models, got one with "
+                f"{count.min()}."
+            )
+        mean = np.where(where[..., None], own, 0).sum(0) / count[:, None]
+        away = np.where(where[..., None], own - mean, 0)
+        spread = np.einsum("sna,snb->nab", away, away)
+        many = (count - 1).astype(np.float64)
+        if pooled:
+            spread, many = spread.sum(0, keepdims=True), many.sum(keepdims=True)
+        covariance = spread / many[:, None, None] + _LEAST_STDDEV**2 * np.eye(values.shape[1])
+        gap = values - mean
+        solved = np.linalg.solve(covariance, gap[..., None])[..., 0]
+        return -0.5 * (gap * solved).sum(1) - 0.5 * np.linalg.slogdet(covariance)[1]
+
+    return loglik(inside, "in") - loglik(~inside, "out of")
+
+
 def rmia(
     target: Any,
     shadows: Any,

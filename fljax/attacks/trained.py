@@ -227,6 +227,25 @@ def _label_only(given: Trained, key: jax.Array) -> np.ndarray:
     )
 
 
+def _views(x: jax.Array) -> list[jax.Array]:
+    """Of images `[N, H, W, channels]`: themselves, mirrored, and moved by a pixel each way."""
+    if x.ndim != 4:
+        raise ValueError(
+            "Expected images [N, height, width, channels] for lira_of_views, which mirrors and "
+            f"moves them, got x of shape {x.shape}."
+        )
+    moves = [
+        (down, right) for down in (-1, 0, 1) for right in (-1, 0, 1) if down == 0 or right == 0
+    ]
+    return [x[:, :, ::-1], *(jnp.roll(x, move, (1, 2)) for move in moves)]
+
+
+def _lira_of_views(given: Trained, key: jax.Array) -> np.ndarray:
+    each = [given.confidences({"x": x, "y": given.pool["y"]}) for x in _views(given.pool["x"])]
+    views = np.stack(each, -1)
+    return membership.lira_of_views(views[0], views[1:], given.included[1:])
+
+
 def _subject_lira(given: Trained, key: jax.Array) -> np.ndarray:
     own, included = given.confidences(given.pool), given.included
     if given.subjects is not None:
@@ -257,6 +276,7 @@ Attack = Callable[[Trained, jax.Array], np.ndarray]
 ATTACKS: dict[str, Attack] = {
     "lira": _shadowed(membership.lira, True),
     "lira_offline": _shadowed(membership.lira, False),
+    "lira_of_views": _lira_of_views,
     "rmia": _shadowed(membership.rmia, True),
     "rmia_offline": _shadowed(membership.rmia, False),
     "loss_threshold": _loss_threshold,
@@ -274,7 +294,13 @@ EVERY_ROUND = ("gradient_alignment",)  # those that see the models between round
 
 # Those that need no model of the attacker's own, and those that know labels where a text has none.
 ALONE = ("loss_threshold", "exposure", "label_only", "quantile_regression")
-OF_CLASSES = ("attack_network", "white_box", "label_only", "quantile_regression")
+OF_CLASSES = (
+    "lira_of_views",
+    "attack_network",
+    "white_box",
+    "label_only",
+    "quantile_regression",
+)
 
 
 def attacked(

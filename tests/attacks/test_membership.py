@@ -148,6 +148,36 @@ def test_lira_is_the_likelihood_ratio_of_two_normals():
         assert found[i] == pytest.approx(logs[0] - logs[1])
 
 
+@pytest.mark.parametrize("pooled", [True, False])
+def test_lira_of_views_is_the_likelihood_ratio_of_normals_of_several_numbers(pooled):
+    rng = np.random.default_rng(21)
+    number, size, views = 60, 5, 3
+    inside = np.arange(number)[:, None] % 2 == np.zeros(size)
+    mix = rng.normal(size=(views, views))
+    own = rng.normal(size=(number, size, views)) @ mix + 2.0 * inside[..., None]
+    target = rng.normal(size=(size, views))
+    found = membership.lira_of_views(target, own, inside, pooled=pooled)
+    sides = {}
+    for side in (True, False):
+        groups = [own[inside[:, at] == side, at] for at in range(size)]
+        covariances = [np.cov(group.T) for group in groups]
+        if pooled:
+            covariances = [np.mean(covariances, 0)] * size
+        sides[side] = [
+            stats.multivariate_normal(group.mean(0), covariance).logpdf(target[at])
+            for at, (group, covariance) in enumerate(zip(groups, covariances, strict=True))
+        ]
+    np.testing.assert_allclose(found, np.subtract(sides[True], sides[False]), rtol=1e-3)
+    # One view is LiRA's.
+    single = membership.lira_of_views(target[:, :1], own[..., :1], inside, pooled=pooled)
+    alone = membership.lira(target[:, 0], own[..., 0], inside, pooled=pooled)
+    np.testing.assert_allclose(single, alone, rtol=1e-3, atol=1e-3)
+    with pytest.raises(ValueError, match="N, A"):
+        membership.lira_of_views(target[:, 0], own, inside)
+    with pytest.raises(ValueError, match="at least 2"):
+        membership.lira_of_views(target, own, np.ones_like(inside))
+
+
 def test_rmia_counts_pairs():
     rng = np.random.default_rng(6)
     shadows, included = rng.normal(size=(12, 5)), np.arange(60).reshape(12, 5) % 2 == 0
