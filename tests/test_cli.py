@@ -335,6 +335,7 @@ def test_data_in_a_folder_need_no_run_dir(capsys, tmp_path, monkeypatch):
     assert list((tmp_path / "runs").iterdir()) == [made]
 
 
+@pytest.mark.slow(reason="a whole run by the command, stopped and resumed")
 def test_ctrl_c_stops_after_a_checkpoint_and_says_how_to_go_on(capsys, tmp_path, monkeypatch):
     class Impatient(progress.Lines):
         def round(self, record):

@@ -183,7 +183,7 @@ def test_without_budgets_the_budget_is_what_the_noise_of_the_settings_spends(min
     assert calibrated == pytest.approx(noise, rel=1e-3)
 
 
-@pytest.mark.slow(reason="attacks by the command, from training to report", but=["loss_threshold"])
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 @pytest.mark.parametrize("name", ["one_unit", "loss_threshold", "inversion"])
 def test_the_command_attacks_the_noise_of_the_settings(name, mine, tmp_path):
     if name == "inversion":  # of images

@@ -260,7 +260,7 @@ def test_help_of_a_scheme_by_the_word(capsys):
     assert cli.main(["help"]) == cli.main(["help", "--help"]) == 0
 
 
-@pytest.mark.slow(reason="one more command in a process of its own", but=["schemes-False"])
+@pytest.mark.slow(reason="one more command in a process of its own")
 @pytest.mark.parametrize(
     ("line", "buffered"),
     [("help", True), ("schemes", False), ("account --noise-multiplier 1 --accountant gdp", True)],

@@ -6,6 +6,8 @@ import ast
 import pathlib
 import re
 
+import pytest
+
 from tests import _pages, test_layering
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -143,6 +145,7 @@ def without_a_door(code, found, words):
                 yield f"{module}.{name}"
 
 
+@pytest.mark.slow(reason="reads all of the code and the docs")
 def test_every_public_definition_is_used_or_shown():
     everything = code()
     assert sum(map(len, everything.defined.values())) > 2000

@@ -305,7 +305,7 @@ def break_in(site):
     importlib.invalidate_caches()
 
 
-def test_a_package_that_fails_breaks_nothing_else(site, tmp_path, capsys):
+def test_a_package_that_fails_breaks_nothing_else(site, capsys):
     break_in(site)
     with pytest.warns(UserWarning, match=r"'broken' cannot be loaded: .*broken-package"):
         assert "broken" in schemes.names() and "broken" not in rounds.promising()
@@ -318,12 +318,18 @@ def test_a_package_that_fails_breaks_nothing_else(site, tmp_path, capsys):
     for kind in ("data sets", "models", "mechanisms", "attacks"):
         part = out.partition(f"\n{kind} (")[2].partition("\n\n")[0]
         assert re.search(r"^  broken.*cannot be loaded", part, flags=re.MULTILINE), kind
-    simulated([*BY_NAME, "--num-rounds", "1", "--no-baseline"], tmp_path / "run")
     for call in (schemes.get, data.load, lambda name: models.check_name(name=name)):
         with pytest.raises(
             ValueError, match=r"broken_package:x of broken-package to load: .*not_there"
         ):
             call("broken")
+
+
+@pytest.mark.slow(reason="a whole run by the command")
+def test_a_package_that_fails_stops_no_run(site, tmp_path):
+    break_in(site)
+    with pytest.warns(UserWarning, match=r"'broken' cannot be loaded: .*broken-package"):
+        simulated([*BY_NAME, "--num-rounds", "1", "--no-baseline"], tmp_path / "run")
 
 
 def test_two_packages_with_one_name_are_both_named(site):

@@ -37,7 +37,8 @@ SNIPPETS = [
 SLOW = [
     name
     for name, code, _ in SNIPPETS
-    if name.startswith("docs/") and re.search(r"simulat|jit|optimizer", code)
+    if name.startswith("docs/")
+    and re.search(r"simulat|jit|optimizer|discrete\.rotate|monte_carlo\.calibrate", code)
 ]
 # `make release-check` runs them too, and `tests/simulation/test_simulate.py` smaller ones.
 LONG = [name for name, code, _ in SNIPPETS if name.startswith("README") and "simulate" in code]

@@ -44,6 +44,7 @@ def fresh(code):
     return done.stdout
 
 
+@pytest.mark.slow(reason="imports every module in a process of its own")
 def test_every_room_and_its_modules_are_attributes_after_one_import():
     # The command line's modules need packages of an extra, and are no functions to call.
     reach = [f"fljax.{name}" for name in public(ROOT / "fljax")]

@@ -76,6 +76,7 @@ def test_the_worst_case_is_that_of_the_worst_set(name):
     assert np.all(found.mu >= expected * (1 - 1e-12))
 
 
+@pytest.mark.slow(reason="tries all sets of more graphs", but=["0", "1", "2"])
 @pytest.mark.parametrize("seed", range(6))
 def test_no_client_exceeds_its_bound_whatever_the_variances(seed):
     graph = uneven(seed)
@@ -134,6 +135,7 @@ LARGE = {
 }
 
 
+@pytest.mark.slow(reason="one more graph", ids=["n_out_500_12"])
 @pytest.mark.parametrize("name", LARGE)
 def test_large_sparse_graphs_cost_a_quarter_of_the_star(name):
     graph, most, star, reached = LARGE[name]
@@ -162,7 +164,12 @@ def test_complete_graphs_are_in_closed_form():
     expected = float(view.complete_mu(0.5, 0.3, num_seen=40))
     assert found.exact
     np.testing.assert_allclose(found.mu, expected, rtol=1e-10)
-    # Near-complete ones, of more edges than eigenvalues are computed for, fall little behind.
+
+
+@pytest.mark.slow(reason="searches a graph of 1,224 edges")
+def test_near_complete_graphs_fall_little_behind():
+    """Of more edges than eigenvalues are computed for."""
+    expected = float(view.complete_mu(0.5, 0.3, num_seen=40))
     edges = complete_edges(50)[1:]
     near = colluders.worst_case(graph_of(edges, 50, 0.5, 0.3), num_colluders=10)
     assert expected < near.mu.max() < 1.02 * expected

@@ -300,6 +300,7 @@ def attacked(coefs, patterns, weights, vectors, epsilon, noise, seed):
     return best, 5 * math.sqrt(best / count)
 
 
+@pytest.mark.slow(reason="draws for one more matrix", ids=["coefs1"])
 @pytest.mark.parametrize("coefs", [BANDS, SIGNS, (1.0, 0.2, 0.9)])
 def test_no_vectors_of_a_unit_show_more_than_is_certified(coefs):
     """Directions that turn, signs that follow C's, units that stay silent in some rounds."""

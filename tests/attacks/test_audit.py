@@ -36,6 +36,7 @@ def test_gaussian_audits_reach_80_percent_and_are_rarely_above_the_truth(mu):
     assert (found.mu > 0.85 * mu).mean() > 0.9
 
 
+@pytest.mark.slow(reason="tries one more separation", but=["2.0-0.1"])
 @pytest.mark.parametrize(("mu", "delta"), [(1.0, 0.05), (2.0, 0.1)])
 def test_clopper_pearson_reaches_80_percent_where_rates_can_be_counted(mu, delta):
     found = audit.two_worlds(*gaussian_runs(mu, seed=1), delta=delta)
@@ -202,7 +203,7 @@ def test_one_run_bounds_are_rarely_above_the_truth_and_say_something(mu):
 
 def test_one_run_of_10_000_canaries_reaches_what_the_method_can():
     mu, found, single = 1.0, [], []
-    for seed in range(5):
+    for seed in range(3):
         rng = np.random.default_rng(seed)
         included = rng.integers(0, 2, TRIALS).astype(bool)
         scores = rng.normal(size=TRIALS) + mu * included

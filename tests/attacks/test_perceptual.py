@@ -152,7 +152,7 @@ def test_registration_undoes_a_known_move_of_a_batch_in_another_order(patches):
 
 
 def test_registration_never_harms_and_makes_no_image_of_another(patches):
-    own, _ = patches
+    own = patches[0][:8]
     other = np.roll(own, 2, 0)
     registered = jax.jit(jax.vmap(perceptual.registered_psnr))(other, own)
     plain = jax.vmap(metrics.psnr)(other, own)

@@ -115,6 +115,7 @@ def test_a_new_schemes_epsilon_is_audited_from_its_module_alone(scale, register,
     )
 
 
+@pytest.mark.slow(reason="an audit by the command, from training to report")
 def test_a_new_scheme_is_audited_from_the_command_line(register, tmp_path, capsys):
     register()
     assert (

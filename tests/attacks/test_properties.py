@@ -49,6 +49,7 @@ def parts(tree):
     )
 
 
+@pytest.mark.slow(reason="trains for one more property")
 def test_turned_images_are_told_by_a_gradient_and_not_through_noise():
     for noise, low, high in ((0.0, 0.95, 1.0), (1.0, 0.3, 0.7)):
         sums, has, _ = made(True, noise)

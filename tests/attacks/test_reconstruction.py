@@ -47,6 +47,7 @@ def test_nobody_picks_the_record_behind_a_round_more_often_than_certified(name, 
         assert bool(low <= bound) is holds  # half the noise is caught
 
 
+@pytest.mark.slow(reason="makes 600 updates twice")
 def test_a_channels_error_is_above_its_certified_bound_for_gaussian_records(key):
     # Records that are Gaussian with a known covariance, and say so: the bound is certified, the
     # attack linear, exact.

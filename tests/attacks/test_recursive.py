@@ -56,6 +56,7 @@ def image():
     return jax.random.uniform(jax.random.key(9), (8, 8, 1))
 
 
+@pytest.mark.slow(reason="one more network", ids=["False"])
 @pytest.mark.parametrize("bias", [False, True])
 def test_an_image_is_told_without_a_search_and_noise_hides_it(bias):
     layers, params = network(8, bias)

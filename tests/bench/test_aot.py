@@ -30,7 +30,7 @@ def largest(module):
     return max(math.prod(map(int, shape.split("x"))) for shape in SHAPE.findall(module))
 
 
-@pytest.mark.slow(reason="lowers a large model", but=["gradient_a", "gradient_d"])
+@pytest.mark.slow(reason="lowers a large model")
 @pytest.mark.parametrize("name", [n for n in programs.PROGRAMS if n.startswith("gradient_")])
 def test_no_private_gradient_has_a_third_of_the_numbers_of_the_matrix(name):
     module, (params, batch) = lowered(name)
@@ -38,17 +38,20 @@ def test_no_private_gradient_has_a_third_of_the_numbers_of_the_matrix(name):
     assert largest(module) < matrix / 3
 
 
+@pytest.mark.slow(reason="lowers a program of the bench")
 def test_clipping_rows_makes_nothing_larger_than_the_rows():
     module, (rows,) = lowered("clip_and_sum")
     assert largest(module) == rows.size
 
 
+@pytest.mark.slow(reason="lowers a program of the bench")
 def test_noise_makes_nothing_larger_than_a_leaf():
     module, (_, tree) = lowered("noise")
     # JAX counts a stream in two words of 32 bits, side by side until they are one draw.
     assert largest(module) <= 2 * max(leaf.size for leaf in jax.tree.leaves(tree))
 
 
+@pytest.mark.slow(reason="lowers a program of the bench")
 @pytest.mark.parametrize("name", ["noise_chacha20", "correlated_noise"])
 def test_other_noise_makes_nothing_larger_than_a_leaf_and_its_buffers(name):
     module, (_, tree, *state) = lowered(name)
@@ -70,6 +73,7 @@ def test_an_allocated_sample_holds_its_units_rounds_and_no_unit_by_all_rounds():
     assert largest(module) <= units * times
 
 
+@pytest.mark.slow(reason="lowers a program of the bench")
 @pytest.mark.parametrize("name", ["pair_noise_complete", "pair_noise_20_out"])
 def test_pair_noise_makes_nothing_larger_than_its_rows(name):
     module, _ = lowered(name)
@@ -95,6 +99,7 @@ def test_programs_lower_for_a_cpu_too(name):
     lowered(name, "cpu")
 
 
+@pytest.mark.slow(reason="lowers rounds on many devices")
 @pytest.mark.parametrize("name", ["round_dealt", "round_dealt_femnist"])
 def test_a_round_of_dealt_clients_makes_nothing_larger_than_their_examples(name):
     module, (_, cohort, _) = lowered(name)

@@ -24,6 +24,7 @@ def linear(steps=1.0):
     return workloads.Workload("t", "T", lambda p, e: jnp.sum(e["x"] @ p["w"]), params, batch)
 
 
+@pytest.mark.slow(reason="compiles two steps")
 def test_a_newcomers_step_is_the_clipped_sum_and_its_noise(monkeypatch):
     workload = linear()
     runs = {peer: _newcomer.step(peer, workload) for peer in _newcomer.PEERS}

@@ -52,7 +52,7 @@ def test_models_have_the_published_sizes(name):
 
 
 @optimized
-@pytest.mark.slow(reason="compiles a workload of the bench", ids=["c", "e", "f"])
+@pytest.mark.slow(reason="compiles a workload of the bench")
 @pytest.mark.parametrize("name", COMPILED)
 def test_private_gradient_holds_no_array_of_batch_times_parameters(name):
     loss, params, batch = shapes(name)

@@ -58,6 +58,10 @@ def independent(key, count):
     return jax.lax.map(one, jnp.arange(count))
 
 
+@pytest.mark.slow(
+    reason="draws under one more matrix of a kind",
+    ids=["dense_one_band", "banded_inverse", "banded_short", "tree_full"],
+)
 @pytest.mark.parametrize("name", CASES)
 def test_c_times_the_noise_is_independent_noise_also_after_it_begins_anew(name, key):
     strategy = CASES[name]
@@ -131,7 +135,7 @@ def test_draws_of_integers_are_not_correlated(key):
         correlated.correlate(strategy, fresh, correlated.init(strategy, fresh))
 
 
-@pytest.mark.slow(reason="compiles one more matrix for eight devices", but=["banded"])
+@pytest.mark.slow(reason="compiles one more matrix for eight devices")
 @pytest.mark.parametrize("name", ["banded", "buffered", "tree"])
 def test_eight_devices_give_the_same_bits(name, key):
     strategy = CASES[name]

@@ -106,7 +106,13 @@ KERNELS = {
 # Two others of four methods and the spectrum that is drawn from: as they are in what is left.
 ALSO = pytest.mark.slow(
     reason="compiles one more kernel twice",
-    ids=["per_example_grads_two_pass", "per_example_grads_microbatch", "spectrum"],
+    ids=[
+        "per_example_grads_two_pass",
+        "per_example_grads_microbatch",
+        "spectrum",
+        "pair_noise",
+        "gaussian_noise",
+    ],
 )
 # What is computed from squares of numbers below float32's precision is not asked of 16 bits.
 ONLY_WIDE = ("spectrum", "lifted_draw", "poisson_sample", "fixed_size_sample")

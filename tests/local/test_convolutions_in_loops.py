@@ -109,6 +109,7 @@ def test_no_loop_of_local_work_holds_a_convolution_on_a_cpu(program, problem):
     chex.assert_trees_all_close(actual, expected, rtol=1e-7, atol=5e-6)
 
 
+@pytest.mark.slow(reason="lowers one more local training", ids=["local_sgd"])
 @pytest.mark.parametrize("train", [local_sgd, local_gradient])
 def test_clients_side_by_side_meet_in_products_on_a_gpu_and_in_groups_on_a_tpu(problem, train):
     params, examples, indices, _ = problem

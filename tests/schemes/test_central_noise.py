@@ -133,7 +133,9 @@ def test_the_chunk_size_changes_only_float_order(chunk_size, clients, key):
     np.testing.assert_allclose(one, other, atol=2e-5)
 
 
-@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedsgd-client"])
+@pytest.mark.slow(
+    reason="compiles rounds of one more scheme or shape", ids=["dp_fedavg", "dp_fedsgd-client"]
+)
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_removing_one_unit_moves_the_released_sum_by_at_most_the_clip_norm(
     scheme, config, clients, key
@@ -203,7 +205,9 @@ def test_an_audit_finds_the_certified_separation_and_no_more(clients):
     assert distinguishing_mu(config, clients, 1.0) > mu + 5 * 0.0224
 
 
-@pytest.mark.slow(reason="compiles rounds of one more scheme or shape", ids=["dp_fedsgd-client"])
+@pytest.mark.slow(
+    reason="compiles rounds of one more scheme or shape", ids=["dp_fedavg", "dp_fedsgd-client"]
+)
 @pytest.mark.parametrize(("scheme", "config"), ALL, ids=IDS)
 def test_the_noise_has_the_stddev_of_the_event(scheme, config, clients, key):
     noisy = dataclasses.replace(config, noise_multiplier=3.0)

@@ -116,23 +116,19 @@ def test_noise_is_new_in_each_round_only_where_it_is_fresh(mode, key):
         keys = record_noise.record_keys(client_key, jnp.arange(2), first_use)
         seen.append(np.asarray(record_noise.noisy(channel.noise, jnp.zeros((2, *SHAPE)), keys)))
     assert np.array_equal(*seen) == (mode == "once")
-    one, _, _, _ = one_round(
-        "natural_channel",
-        task,
-        jax.random.clone(key),
-        rounds=2,
-        noise_mode=mode,
-        local_learning_rate=0.3,
-    )
-    other, _, _, _ = one_round(
-        "natural_channel",
-        task,
-        jax.random.clone(key),
-        rounds=2,
-        noise_mode="fresh",
-        local_learning_rate=0.3,
-    )
-    assert np.array_equal(one, other) == (mode == "fresh")
+    if mode == "once":
+        ends = [
+            one_round(
+                "natural_channel",
+                task,
+                jax.random.clone(key),
+                rounds=2,
+                noise_mode=kind,
+                local_learning_rate=0.3,
+            )[0]
+            for kind in ("once", "fresh")
+        ]
+        assert not np.array_equal(*ends)
 
 
 @pytest.mark.parametrize("name", SHAPED)

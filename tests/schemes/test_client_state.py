@@ -193,7 +193,7 @@ def sent(scheme, config, before, after):
     return np.concatenate(parts)
 
 
-@pytest.mark.slow(reason="compiles the rounds of one more scheme", but=["scaffold"])
+@pytest.mark.slow(reason="compiles the rounds of one more scheme")
 @BOTH
 def test_replayed_over_two_rounds_one_client_moves_each_release_by_the_clip_norm(
     scheme, config, key

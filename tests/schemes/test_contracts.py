@@ -300,6 +300,7 @@ def test_all_that_is_broken_is_told_at_once():
     assert "untold" in str(caught.value) and "the key is not used" in str(caught.value)
 
 
+@pytest.mark.slow(reason="compiles five programs of one more scheme")
 def test_a_scheme_of_another_package_runs_through_the_same_checks(monkeypatch):
     """Its bits may agree for two keys: that is no reason to say that the key is not used."""
     monkeypatch.setattr(events, "RECORDS", dict(events.RECORDS))  # it registers a record

@@ -148,6 +148,7 @@ def test_pairs_noise_cancels_in_each_rounds_sum_and_what_is_left_is_correlated(k
     np.testing.assert_allclose(noise.sum(axis=1), own.sum(axis=1), atol=1e-4 * noise.std())
 
 
+@pytest.mark.slow(reason="draws thousands of runs of one more matrix", ids=["banded"])
 @pytest.mark.parametrize("name", ["banded", "everybody"])
 def test_c_times_the_uploads_has_independent_rounds_of_the_pairs_covariance(name, key):
     config = CONFIGS[name]

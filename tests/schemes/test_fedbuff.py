@@ -191,6 +191,7 @@ def test_no_attack_beats_the_releases_that_a_client_can_be_in_and_one_on_less_no
     assert games.judge(one, scores, delta=0.05, confidence=1 - 1e-4).holds is False
 
 
+@pytest.mark.slow(reason="compiles two more rounds")
 def test_the_noise_of_a_release_has_the_stddev_of_its_event(key):
     noisy = dataclasses.replace(
         CONFIG,

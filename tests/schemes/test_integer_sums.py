@@ -242,7 +242,7 @@ def test_an_attacker_tells_no_more_apart_than_is_certified_and_a_quarter_of_the_
     assert found[0].measured > 0.1 * found[0].certified
 
 
-@pytest.mark.slow(reason="compiles a round for each protocol", but=("secagg",))
+@pytest.mark.slow(reason="compiles a round for each protocol")
 @pytest.mark.parametrize("protocol", secure_sum.FAST)
 def test_a_protocol_releases_the_very_bits_of_the_ideal_sum(protocol, key):
     changes = {"noise_multiplier": 0.5, "straggler_law": "fixed", "max_stragglers": 1}

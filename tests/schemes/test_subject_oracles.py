@@ -380,6 +380,7 @@ def test_the_papers_noise_for_groups_claims_its_target_for_every_group_size():
     )
 
 
+@pytest.mark.slow(reason="steps of 100,000 parameters")
 def test_the_realised_divisor_is_seen_in_one_step_and_the_public_one_is_not(key):
     # Property 14: 20 or 19 subjects, all gradients 0, d = 1e5, noise multiplier 5. What differs is
     # the divisor alone.

@@ -78,6 +78,7 @@ def test_it_may_be_interrupted_and_goes_on(four, tmp_path):
     assert run.resume(run_dir, Silent()).rounds == 8
 
 
+@pytest.mark.slow(reason="a whole run, and more rounds of it by the command")
 def test_the_budget_says_how_many_rounds_are_left(four, tmp_path, capsys):
     run_dir = copied(four, tmp_path)
     event = schemes.get("dp_fedavg").event(four.config.scheme_config)

@@ -110,6 +110,7 @@ def test_runs_whose_canaries_would_tell_nothing_refuse_them(scheme, settings, te
         job(scheme, **settings)
 
 
+@pytest.mark.slow(reason="a whole run, replayed by verify")
 def test_the_file_of_canaries_is_one_of_the_run_and_in_its_chain(tmp_path):
     once = config("dp_fedsgd", run={"canaries": 4, "baseline": False})
     run_page.write(run.start(once, tmp_path / "run", Watch()))

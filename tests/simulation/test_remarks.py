@@ -34,6 +34,7 @@ def all_said(outcome):
     return simulate._summary(outcome, "there"), run_page._remarks(outcome)
 
 
+@pytest.mark.slow(reason="a whole run with secure sums")
 def test_lost_rounds_are_told_as_they_happen_and_at_the_end(tmp_path, capsys):
     failing = {
         "straggler_law": "custom",

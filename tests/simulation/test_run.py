@@ -216,6 +216,7 @@ def test_a_budget_below_one_round_is_refused_and_leaves_no_folder(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow(reason="a whole run")
 def test_without_noise_epsilon_is_infinite_and_says_so(tmp_path):
     outcome = run.start(
         config(noise_multiplier=0.0, target_epsilon=None, num_rounds=2, baseline=False),

@@ -149,6 +149,7 @@ def test_an_interrupted_search_goes_on_to_the_same_bits(three, tmp_path, fail_at
         assert (whole.run_dir / name).read_bytes() == (resumed.run_dir / name).read_bytes()
 
 
+@pytest.mark.slow(reason="ends a search of several runs twice")
 def test_an_end_that_was_cut_off_is_done_again(tmp_path, monkeypatch):
     config = searched({"scheme": {"local_learning_rate": (0.5,)}}, mean=1.0)
     with monkeypatch.context() as patch:

@@ -99,6 +99,7 @@ def test_a_run_is_shown_as_it_goes_and_on_this_machine_alone(run_dir, tmp_path):
             thread.join()
 
 
+@pytest.mark.slow(reason="a whole run by the command")
 def test_a_run_says_how_it_was_made_and_not_its_seed(run_dir):
     (one,) = provenance.sessions(run_dir)
     assert one["rounds"] == [0, 4] and one["wall_s"] > 0 and one["jax"]

@@ -32,6 +32,7 @@ def sections(scheme, **data):
     }
 
 
+@pytest.mark.slow(reason="a whole run of a scheme of silos")
 def test_a_run_of_higradavg_protects_subjects(tmp_path):
     outcome = run.start(config_lib.from_sections(sections("higradavg")), tmp_path / "run", Silent())
     claim = json.loads((tmp_path / "run" / "privacy.json").read_text())

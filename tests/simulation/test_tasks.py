@@ -120,6 +120,7 @@ def test_data_describe_counts_what_a_task_has(table, capsys):
     assert found["task"] == "multi_label" and set(found["classes"]) == {"red", "big"}
 
 
+@pytest.mark.slow(reason="a whole run of a task")
 def test_arrays_of_ones_own_are_a_task_by_one_setting(tmp_path):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(60, 3)).astype(np.float32)

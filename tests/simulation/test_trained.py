@@ -175,16 +175,24 @@ def test_a_table_may_have_its_columns_in_another_order_and_no_labels(of_a_table,
         (("height", "width"), "finite number in line 2 of .*, column 'width', got 'nan'"),
     ],
 )
-def test_a_table_that_the_model_cannot_read_is_refused(of_a_table, tmp_path, columns, what):
+def test_a_table_that_the_model_cannot_read_is_refused(tmp_path, columns, what):
     path = table(tmp_path / "bad.csv", [columns, (1.0, "nan")])
-    about = trained.load(of_a_table[0]).about
+    about = {
+        "label_column": "label",
+        "class_names": ("cat", "dog"),
+        "feature_names": ("height", "width"),
+    }
     with pytest.raises(ValueError, match=what):
         predictions.examples(f"csv:{path}", about)
 
 
-def test_a_run_that_is_none_and_a_model_without_a_name_are_refused(tmp_path):
+def test_a_run_that_is_none_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"with a model\.json, got none"):
         trained.load(tmp_path)
+
+
+@pytest.mark.slow(reason="a whole run")
+def test_a_model_without_a_name_is_refused(tmp_path):
     params = {"w": jnp.zeros((64, 10))}
     model = (params, lambda p, x: x.reshape(-1) @ p["w"])
     own = fljax.simulate("dp_fedavg", run_dir=tmp_path / "own", **{**QUICK, "model": model})

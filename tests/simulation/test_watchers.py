@@ -155,7 +155,7 @@ def test_a_missing_tracker_is_one_line_and_leaves_no_folder(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_config_does_not_know_who_watches(alone):
+def test_the_config_does_not_know_who_watches():
     assert not {"profile", "tensorboard", "wandb", "devices"} & {
         field.name for part in (RunConfig, DataConfig, Config) for field in dataclasses.fields(part)
     }

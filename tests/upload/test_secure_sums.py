@@ -42,6 +42,7 @@ from tests.upload._sums import (
 )
 
 
+@pytest.mark.slow(reason="draws large primes in each example", ids=["paillier"])
 @pytest.mark.parametrize("name", secure_sum.NAMES)
 @hypothesis.given(data=st.data())
 def test_any_permitted_dropouts_leave_the_exact_sum_of_who_is_left(name, data):
