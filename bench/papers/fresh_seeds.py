@@ -1,16 +1,18 @@
-"""Do verdicts on papers stay where all seeds are others?
+"""Do verdicts on papers stay where all seeds are others, or trainings shorter or longer?
 
     python -m bench.papers.fresh_seeds wfna [--first-seed 100] [--item fig5] [--folder FOLDER]
+    python -m bench.papers.fresh_seeds wfna --first-seed 0 --length 0.75
 
-Makes a paper's demo from another first seed, as long as that takes, and writes its verdicts beside
-those of the committed demo: a row for each conclusion that rests on something that was made. Rows
-of other papers, and with --item of other conclusions, stay; each names its commit.
+Makes a paper's demo so, as long as that takes, and writes its verdicts beside those of the
+committed demo: a row for each conclusion that rests on something that was made. Rows of other
+papers and lengths, and with --item of other conclusions, stay; each names its commit.
 """
 
 import argparse
 import json
 import pathlib
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 from bench import _harness, _tables
@@ -31,19 +33,24 @@ def _committed(name: str) -> dict[str, str]:
 
 
 def table(rows: _tables.Rows) -> str:
-    """Of each paper, how many verdicts stay, and which do not."""
+    """Of each paper and length, how many verdicts stay, and which do not."""
     body = []
-    for name in dict.fromkeys(str(row["paper"]) for row in rows):
-        own = [row for row in rows if row["paper"] == name]
+    for name, length in dict.fromkeys(map(_which, rows)):
+        own = [row for row in rows if _which(row) == (name, length)]
         other = [row for row in own if row["committed"] != row["fresh"]]
         last = own[0]["first_seed"] + own[0]["seeds"] - 1
         told = "; ".join(
             f"{row['conclusion']}: {row['committed']}, {row['fresh']}" for row in other
         )
         seeds = f"{own[0]['first_seed']} to {last}"
-        body.append([name, seeds, str(len(own)), str(len(own) - len(other)), told or "none"])
-    head = ["paper", "seeds", "verdicts", "the same", "others: as above, with these seeds"]
+        same = str(len(own) - len(other))
+        body.append([name, seeds, f"{length:g}", str(len(own)), same, told or "none"])
+    head = ["paper", "seeds", "length", "verdicts", "the same", "others: as above, and here"]
     return _tables.markdown(head, body)
+
+
+def _which(row: Mapping[str, Any]) -> tuple[str, float]:
+    return row["paper"], row["length"]
 
 
 def main() -> None:
@@ -51,10 +58,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paper", choices=reproduce.NAMES)
     parser.add_argument("--first-seed", type=int, default=100)
+    parser.add_argument("--length", type=float, default=1.0)
     parser.add_argument("--item", nargs="*", default=[])
     parser.add_argument("--folder", type=pathlib.Path, help="kept; goes on where it stopped")
     options = parser.parse_args()
-    settings = Settings(first_seed=options.first_seed)
+    settings = Settings(first_seed=options.first_seed, length=options.length)
     with tempfile.TemporaryDirectory() as emptied:
         outcome = reproduce.run(
             options.paper,
@@ -69,6 +77,7 @@ def main() -> None:
             "paper": options.paper,
             "first_seed": settings.first_seed,
             "seeds": settings.seeds,
+            "length": settings.length,
             "commit": commit,
             "conclusion": one.statement,
             "committed": known[one.statement],
@@ -83,10 +92,11 @@ def main() -> None:
     kept = [
         row
         for row in before
-        if row["paper"] != options.paper or (options.item and row["conclusion"] not in made)
+        if _which(row) != (options.paper, options.length)
+        or (options.item and row["conclusion"] not in made)
     ]
     print(table(rows))
-    print(_harness.write("fresh_seeds", [*kept, *rows], note="demos from another first seed"))
+    print(_harness.write("fresh_seeds", [*kept, *rows], note="demos from other seeds, or of other lengths"))
 
 
 if __name__ == "__main__":

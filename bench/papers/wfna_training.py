@@ -78,6 +78,7 @@ def config_of(
         dataset,
         batch_size=batch_size,
         epsilon=epsilon,
+        epochs=training.EPOCHS,
         l2_clip_norm=1.0 if dataset.train["x"].shape[1] == 8 else 10.0,
         method=method,
         **options,
@@ -95,7 +96,7 @@ def train(
             if name == "SGD-DP, Renyi" and (model, dataset.name) != ("softmax", "digits"):
                 continue
             config = config_of(name, dataset, batch_size, epsilon, most_records=options.records)
-            trainer = Trainer(SCHEMES[name][0], config, model, dataset)
+            trainer = Trainer(SCHEMES[name][0], config, model, dataset, training.EPOCHS)
             rate, tried = 0.3, {}
             if dataset.name == "digits":
                 rate, tried = trainer.best_rate(START[model])

@@ -42,6 +42,8 @@ class Settings:
     """Runs of each training, each with its own split, model, samples and noise."""
     first_seed: int = 0
     """Number of the first seed: from another one, everything is drawn anew."""
+    length: float = 1.0
+    """Rounds and epochs of trainings, in multiples of those of `scale`."""
     data: str | None = None
     """Folder of the paper's data; None: a stand-in of the same shape."""
 
@@ -54,6 +56,8 @@ class Settings:
                 f"Expected first_seed in [0, {1000 - 8 * self.seeds}], got "
                 f"first_seed={self.first_seed}."
             )
+        if not 0.25 <= self.length <= 4.0:
+            raise ValueError(f"Expected length in [0.25, 4], got length={self.length!r}.")
         if self.data is not None and not pathlib.Path(self.data).expanduser().is_dir():
             raise ValueError(f"Expected data to be a folder, got data={self.data!r}.")
 
@@ -61,6 +65,10 @@ class Settings:
     def each_seed(self) -> range:
         """Numbers of the seeds."""
         return range(self.first_seed, self.first_seed + self.seeds)
+
+    def rounds(self, usual: int) -> int:
+        """Rounds, or epochs, of a training that usually has so many."""
+        return round(self.length * usual)
 
 
 class Piece(NamedTuple):

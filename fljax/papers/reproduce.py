@@ -76,7 +76,13 @@ def get(name: str) -> Paper:
 
 def seconds(paper: Paper, settings: Settings, items: Sequence[str] = ()) -> float:
     """About how long `run` takes on two cores."""
-    return sum(piece.seconds for item in _chosen(paper, items) for piece in item.pieces(settings))
+    pieces = (piece for item in _chosen(paper, items) for piece in item.pieces(settings))
+    return sum(_expected(piece, settings) for piece in pieces)
+
+
+def _expected(piece: Piece, settings: Settings) -> float:
+    """As if all of it were rounds of training, where there are more of them."""
+    return piece.seconds * max(1.0, settings.length)
 
 
 def run(
@@ -116,10 +122,10 @@ def run(
                 kept = {"sha256": _digest(result), "found": result}
                 record_folder.write_atomically(path, _json(kept))
                 took = time.monotonic() - began
-                left -= piece.seconds
+                left -= _expected(piece, settings)
                 say(f"{item.name}: {piece.name}, {took:.0f} s{_left(left)}")
             elif item in chosen:
-                left -= piece.seconds
+                left -= _expected(piece, settings)
             if path.is_file():
                 found.setdefault(item.name, {})[piece.name] = _read_piece(path)
     verdicts = [(one, _verdict(one, paper, settings, found)) for one in paper.conclusions]
@@ -243,6 +249,8 @@ def _write(
     record_folder.write_atomically(folder / RESULTS, _json(what))
     seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
     on = f"Data of {settings.data}." if settings.data else paper.stand_ins.get(settings.scale, "")
+    if settings.length != 1:
+        seeds += f", trainings of {settings.length:g} times the rounds"
     sub = " ".join(
         f"{paper.source}. Scale {settings.scale}, {seeds}. {on} Written by fljax.".split()
     )

@@ -11,6 +11,11 @@ import pytest
 from bench.papers import fresh_seeds
 from fljax.papers import paper as records
 from fljax.papers import reproduce, verdicts
+from fljax.papers.bidirectional import training as bidirectional
+from fljax.papers.channel import rounds, victims
+from fljax.papers.lightdp import paper as lightdp
+from fljax.papers.subject_dp import training as subject_dp
+from fljax.papers.wfna import paper as wfna
 
 
 def judged(differences, by_seed=frozenset({"accuracies"}), name="accuracies"):
@@ -91,6 +96,22 @@ def test_seeds_start_where_they_are_told_and_leave_those_of_tuning():
     for first in (-1, 961):
         with pytest.raises(ValueError, match=r"Expected first_seed in \[0, 960\], got first_seed"):
             records.Settings(first_seed=first)
+
+
+@pytest.mark.parametrize("length", [0.2, 4.1, float("nan")])
+def test_a_length_that_leaves_nothing_of_a_training_is_refused(length):
+    with pytest.raises(ValueError, match=rf"Expected length in \[0.25, 4\], got length={length}"):
+        records.Settings(length=length)
+
+
+def test_trainings_of_every_paper_are_as_long_as_asked_for():
+    half = records.Settings(length=0.5)
+    assert subject_dp.sizes("femnist", half)[0].num_rounds == 16
+    assert lightdp._sizes(half)["rounds"] == 10
+    assert wfna._sizes(half)["epochs"] == 50
+    assert victims.size(half).epochs == (6, 14, 26, 40)
+    assert rounds.num_rounds(half) == 10
+    assert half.rounds(bidirectional.task("CIFAR", "demo", None).rounds) == 30
 
 
 def test_no_verdict_is_contradicted_by_other_seeds():

@@ -96,7 +96,7 @@ def _training(
             method=method,
             epsilon=epsilon,
             clients=clients,
-            rounds=task.rounds,
+            rounds=settings.rounds(task.rounds),
             batch=training.batch_of(task, name, clients, method),
         )
         return training.accuracies(case, shape, settings)

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -548,7 +548,7 @@ def _pieces(first: float, a_seed: float, compute: Any) -> Any:
             Piece(
                 name.split(":")[0],
                 _seconds(name, settings, first, a_seed),
-                lambda name=name: compute(name, settings),  # type: ignore[misc]
+                functools.partial(compute, name, settings),
             )
             for name in victims.tasks(settings)
         ]
@@ -556,32 +556,24 @@ def _pieces(first: float, a_seed: float, compute: Any) -> Any:
     return pieces
 
 
-def _victims(settings: Settings) -> list[Piece]:
-    """Over twice the seeds: model inversion finds now one image of a class, now another."""
-    settings = dataclasses.replace(settings, seeds=2 * settings.seeds)
-    return [
-        Piece(
-            f"{name.split(':')[0]}, {labels}",
-            _seconds(name, settings, 6.0, 2.0 if labels == RIGHT else 5.0),
-            lambda name=name, labels=labels: _trained(name, labels, settings),  # type: ignore[misc]
-        )
-        for name in victims.tasks(settings)
-        for labels in (RIGHT, WRONG)
-    ]
+def _victims(times: int, first: float, a_seed: Mapping[str, float], *kinds: Sequence[str]) -> Any:
+    """Over that many times the seeds: model inversion finds now one image of a class, now another,
+    and what ten seeds leave open is told by more, on the few victims that it takes.
+    """
 
+    def pieces(settings: Settings) -> list[Piece]:
+        settings = dataclasses.replace(settings, seeds=times * settings.seeds)
+        return [
+            Piece(
+                f"{name.split(':')[0]}, {labels}",
+                _seconds(name, settings, first, a_seed[labels]),
+                functools.partial(_trained, name, labels, settings, *kinds),
+            )
+            for name in victims.tasks(settings)
+            for labels in (RIGHT, WRONG)
+        ]
 
-def _again(settings: Settings) -> list[Piece]:
-    """Over eight times the seeds: what ten leave open, on the few victims that it takes."""
-    settings = dataclasses.replace(settings, seeds=8 * settings.seeds)
-    return [
-        Piece(
-            f"{name.split(':')[0]}, {labels}",
-            _seconds(name, settings, 5.0, 0.6 if labels == RIGHT else 0.2),
-            functools.partial(_trained, name, labels, settings, AGAIN),
-        )
-        for name in victims.tasks(settings)
-        for labels in (RIGHT, WRONG)
-    ]
+    return pieces
 
 
 ITEMS = (
@@ -617,13 +609,13 @@ ITEMS = (
     Item(
         "fig9",
         "Figures 9 to 13, 15, 16, 18 to 29: trained networks",
-        _victims,
+        _victims(2, 6.0, {RIGHT: 2.0, WRONG: 5.0}),
         _show_trained,
     ),
     Item(
         "fig12",
         "Figures 12 and 15 over more seeds: accuracy by uses, and trade-offs that are close",
-        _again,
+        _victims(8, 5.0, {RIGHT: 0.6, WRONG: 0.2}, AGAIN),
         _show_again,
     ),
     Item(
@@ -639,7 +631,7 @@ ITEMS = (
             Piece(
                 name.split(":")[0],
                 (28 + 8 * settings.seeds) * (1 if settings.scale == "demo" else 30),
-                lambda name=name: rounds.in_rounds(name, settings),  # type: ignore[misc]
+                functools.partial(rounds.in_rounds, name, settings),
             )
             for name in victims.tasks(settings)[:1]
         ],
@@ -660,7 +652,7 @@ ITEMS = (
             Piece(
                 name,
                 {"lenet": 20.0, "resnet10": 90.0, "alexnet": 60.0, "vgg16": 600.0}[name],
-                lambda name=name: overhead.measured(name),  # type: ignore[misc]
+                functools.partial(overhead.measured, name),
             )
             for name in overhead.networks(settings)
         ],

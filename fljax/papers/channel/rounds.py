@@ -20,6 +20,7 @@ from fljax.attacks import gradient_inversion
 from fljax.attacks.reconstruction import Seen
 from fljax.data import channel
 from fljax.papers.channel import attacks, sent, victims
+from fljax.papers.paper import Settings
 
 KINDS = ("none", "natural", "white", "personalized", "embedding", "parameters", "compression")
 IN_COLOUR = ("none", "natural", "white")
@@ -31,9 +32,9 @@ _STEP, _CUT = 16, 384  # pixels between patches; where the left part ends
 _PUBLIC, _COLOUR_TARGETS = 600, 4
 
 
-def num_rounds(settings: Any) -> int:
+def num_rounds(settings: Settings) -> int:
     """Of federated training."""
-    return 20 if settings.scale == "demo" else 150
+    return settings.rounds(20 if settings.scale == "demo" else 150)
 
 
 _SCHEMES = {"compression": "compressed_updates", "parameters": "parameter_channel"}

@@ -43,9 +43,9 @@ class Size(NamedTuple):
 
 def size(settings: Settings) -> Size:
     """Epochs are in the proportion of the paper's 1,666, 3,333, 6,666 and 10,000 steps."""
-    if settings.scale == "demo":
-        return Size(128, 4, 0.05, (13, 27, 53, 80))
-    return Size(256, 4, 0.05, (13, 27, 53, 80))
+    records = 128 if settings.scale == "demo" else 256
+    first, second, third, last = map(settings.rounds, (13, 27, 53, 80))
+    return Size(records, 4, 0.05, (first, second, third, last))
 
 
 def model_of(settings: Settings, shape: tuple[int, ...]) -> str:

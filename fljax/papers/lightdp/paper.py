@@ -114,8 +114,8 @@ def _show_stddevs(settings: Settings, found: Found) -> list[Table | Picture]:
 
 def _sizes(settings: Settings) -> dict[str, Any]:
     if settings.scale == "demo":
-        return {"rounds": 20, "delta": 1e-3}
-    return {"rounds": 150, "delta": 1e-5}
+        return {"rounds": settings.rounds(20), "delta": 1e-3}
+    return {"rounds": settings.rounds(150), "delta": 1e-5}
 
 
 def _dataset(settings: Settings) -> data.Dataset:

@@ -62,7 +62,7 @@ def sizes(shape: str, settings: Settings) -> tuple[compare.Settings, dict[str, A
         model = "softmax"
         if shape == "shakespeare":
             model, options = "lstm", {"cells": (16,), "hidden": (16,)}
-        given: dict[str, Any] = {"num_rounds": 32}
+        given: dict[str, Any] = {"num_rounds": settings.rounds(32)}
     else:
         model = "leaf_cnn"
         rounds, sampled = 100, 512 / 31719
@@ -70,7 +70,7 @@ def sizes(shape: str, settings: Settings) -> tuple[compare.Settings, dict[str, A
             model, options = "lstm", {"cells": (256, 256), "hidden": (256,)}
             rounds, sampled = 200, 100 / 184965
         given = {
-            "num_rounds": rounds,
+            "num_rounds": settings.rounds(rounds),
             "item_sampling_prob": sampled,
             "num_local_steps": 50,
             "target_epsilon": 4.0,

@@ -66,9 +66,13 @@ def _dataset(settings: Settings) -> data.Dataset:
 
 
 def _sizes(settings: Settings) -> dict[str, Any]:
-    """Batch and clip norm: the paper's for its images, smaller for 8 x 8."""
+    """Batch and clip norm: the paper's for its images, smaller for 8 x 8; passes over the data."""
     small = settings.data is None
-    return {"batch_size": 8 if small else 32, "l2_clip_norm": 1.0 if small else 10.0}
+    return {
+        "batch_size": 8 if small else 32,
+        "l2_clip_norm": 1.0 if small else 10.0,
+        "epochs": settings.rounds(training.EPOCHS),
+    }
 
 
 def _number(value: float | None) -> str:
@@ -211,7 +215,7 @@ def _show_distinguisher(settings: Settings, found: Found) -> list[Table | Pictur
 def _spectrum(settings: Settings) -> dict[str, Any]:
     dataset = _dataset(settings)
     config = training.config_of("GSGD-DP", dataset, epsilon=10.0, **_sizes(settings))
-    functional = training.Trainer("GSGD-DP", config, "softmax", dataset).initial(0)
+    functional = training.Trainer("GSGD-DP", config, "softmax", dataset, training.EPOCHS).initial(0)
     num_params = sum(leaf.size for leaf in jax.tree.leaves(functional.params))
     values = training.spectra(functional, dataset, config)[0][::-1]
     floor = weighted.client_stddev(config, config.records_per_client) ** 2
@@ -243,7 +247,7 @@ BLOCKS = (1, 2, 5, 10)  # the paper prints no k
 def _by_blocks(settings: Settings) -> dict[str, Any]:
     dataset = _dataset(settings)
     config = training.config_of("GSGD-DP", dataset, epsilon=10.0, **_sizes(settings))
-    functional = training.Trainer("GSGD-DP", config, "softmax", dataset).initial(0)
+    functional = training.Trainer("GSGD-DP", config, "softmax", dataset, training.EPOCHS).initial(0)
     rows = training.gradients(functional, dataset, config)
     scale = 1 / (config.batch_size * config.records_per_client)
     floor = weighted.client_stddev(config, config.records_per_client) ** 2
@@ -294,8 +298,9 @@ def _trained(
     settings: Settings, model: str, method: Any, epsilon: float, name: str
 ) -> dict[str, Any]:
     dataset = _dataset(settings)
-    config = training.config_of(name, dataset, epsilon=epsilon, method=method, **_sizes(settings))
-    trainer = training.Trainer(name, config, model, dataset)
+    sizes = _sizes(settings)
+    config = training.config_of(name, dataset, epsilon=epsilon, method=method, **sizes)
+    trainer = training.Trainer(name, config, model, dataset, sizes["epochs"])
     rate, tried = trainer.best_rate(1.0 if model == "softmax" else 0.3)
     began = time.perf_counter()
     scores = [trainer.accuracy(rate, seed) for seed in settings.each_seed]
@@ -308,7 +313,7 @@ def _trained(
         "learning_rate": rate,
         "tried": tried,
         "accuracies": scores,
-        "seconds_an_epoch": (time.perf_counter() - began) / settings.seeds / training.EPOCHS,
+        "seconds_an_epoch": (time.perf_counter() - began) / settings.seeds / sizes["epochs"],
     }
 
 

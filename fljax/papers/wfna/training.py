@@ -1,8 +1,8 @@
 """Training with 50 clients at equal epsilon: all records, subsets, Gaussian weights.
 
-Every run has 100 passes over the data: 100 rounds of GD-DP and GSGD-DP, 100 ceil(D / B) of SGD-DP.
-Seeds set partition, initial model, samples and noise, and are the same for all schemes, so that
-differences are taken seed by seed.
+Every run has 100 passes over the data, unless others are asked for: 100 rounds of GD-DP and
+GSGD-DP, 100 ceil(D / B) of SGD-DP. Seeds set partition, initial model, samples and noise, and are
+the same for all schemes, so that differences are taken seed by seed.
 
 Source: Zhang et al. (2024), "Differentially Private Federated Learning without Noise Addition: When
 is it Possible?", arXiv:2405.04551, section 6.
@@ -41,9 +41,9 @@ LADDER = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 TUNING_SEEDS = (1000, 1001)
 
 
-def rounds_of(name: str, num_records: int, batch_size: int) -> int:
-    """Rounds of 100 passes over the data."""
-    return EPOCHS * (math.ceil(num_records / batch_size) if name == "SGD-DP" else 1)
+def rounds_of(name: str, num_records: int, batch_size: int, epochs: int) -> int:
+    """Rounds of so many passes over the data."""
+    return epochs * (math.ceil(num_records / batch_size) if name == "SGD-DP" else 1)
 
 
 def config_of(
@@ -52,6 +52,7 @@ def config_of(
     *,
     batch_size: int,
     epsilon: float,
+    epochs: int,
     l2_clip_norm: float,
     method: Literal["sound", "paper", "gdp", "pld", "rdp"] = "sound",
     most_records: int = 10**9,
@@ -59,13 +60,14 @@ def config_of(
     """The config whose noise spends `epsilon` in all rounds.
 
     Args:
+      epochs: passes over the data.
       method: "sound", by the sharpest accountant there is; the name of another; or "paper": the
         bounds of Table 1 and Theorem 4, composed as Kairouz, Oh and Viswanath do.
       most_records: of each client.
     """
     scheme, sharpest, sampling, noise = SCHEMES[name]
     num_records = min(len(dataset.train["y"]) // NUM_CLIENTS, most_records)
-    rounds = rounds_of(name, num_records, batch_size)
+    rounds = rounds_of(name, num_records, batch_size, epochs)
     config = scheme.Config(
         num_parties=NUM_CLIENTS,
         records_per_client=num_records,
@@ -117,10 +119,12 @@ class Trainer:
     a config of other noise is another trainer.
     """
 
-    def __init__(self, name: str, config: Any, model: str, dataset: data.Dataset) -> None:
+    def __init__(
+        self, name: str, config: Any, model: str, dataset: data.Dataset, epochs: int
+    ) -> None:
         self.model, self.dataset = model, dataset
         self.num_records = config.records_per_client
-        self.rounds = rounds_of(name, self.num_records, int(config.batch_size))
+        self.rounds = rounds_of(name, self.num_records, int(config.batch_size), epochs)
         apply = self.initial(0).apply
         # A step of size one along the mean gradient, so that the rate can be applied to it outside.
         unit = SCHEMES[name][0].make(
