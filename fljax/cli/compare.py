@@ -45,7 +45,7 @@ def main(args: Sequence[str]) -> int:
             f"Expected run folder {run_dir} to be empty or not there yet, got files in it."
         )
     from fljax import data
-    from fljax.papers.subject_dp import claims as subject_claims
+    from fljax.papers.subject_dp import claimed as subject_claims
     from fljax.papers.subject_dp import compare, compare_report
 
     results = compare.run(settings, _output.steps(compare.NUM_METHODS))

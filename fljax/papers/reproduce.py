@@ -21,6 +21,7 @@ from fljax.papers.paper import (
     Item,
     Paper,
     Picture,
+    Piece,
     Settings,
     Table,
     Verdict,

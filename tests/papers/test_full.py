@@ -11,7 +11,7 @@ from fljax.data.sources import standins
 from fljax.papers import paper as records
 from fljax.papers import reproduce
 from fljax.papers.bidirectional import training as disguised
-from fljax.papers.lightdp import paper as lightdp
+from fljax.papers.lightdp import items as lightdp
 from fljax.papers.subject_dp import training as subjects
 
 SETTINGS = records.Settings(scale="full", seeds=1)

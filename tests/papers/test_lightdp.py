@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fljax import data, testing
-from fljax.papers.lightdp import dordis, paper, timing, training
+from fljax.papers.lightdp import claims, dordis, items, timing, training
 
 
 def test_a_round_that_needs_all_links_is_lost_and_one_of_the_servers_is_not():
@@ -40,7 +40,7 @@ def test_a_cost_is_measured_at_both_sizes_and_the_cheaper_of_two_rounds(monkeypa
 
 def test_encryption_that_would_take_hours_is_not_measured_and_judged_where_it_was():
     assert timing._at("HE + DP", timing.RESNET_18, 1024) is None
-    judge = next(one for one in paper.CONCLUSIONS if "HE takes" in one.statement).judge
+    judge = next(one for one in claims.CONCLUSIONS if "HE takes" in one.statement).judge
     cost, slow, slower = (timing.Cost(t, 0.0, 0, 0)._asdict() for t in (1.0, 5.0, 20.0))
     rows = {
         name: {"costs": dict(zip(timing.SIZES, costs, strict=True))}
@@ -96,8 +96,8 @@ def test_rounds_that_are_lost_teach_nothing():
 
 
 def test_that_masks_lose_all_rounds_says_nothing_where_others_do_too():
-    judge = next(one for one in paper.CONCLUSIONS if "one link in twenty" in one.statement).judge
-    rows = {name: {"counted": [3, 3]} for name in paper.OVER_LINKS}
+    judge = next(one for one in claims.CONCLUSIONS if "one link in twenty" in one.statement).judge
+    rows = {name: {"counted": [3, 3]} for name in items.OVER_LINKS}
     rows |= {name: {"counted": [0, 0]} for name in ("SecAgg + DP", "SwiftAgg+ + DP")}
     assert judge({"fig4": rows}).standing == "reproduced"
     for name in ("LightDP-FL", "SecAgg + DP"):

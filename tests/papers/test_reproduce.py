@@ -188,7 +188,7 @@ def test_a_full_item_that_is_stopped_goes_on_to_the_same_result(tmp_path, monkey
     """Figure 5 of wfna at scale "full", on a stand-in of 5 clients and 2 passes; stopped in the
     middle of its second piece.
     """
-    from fljax.papers.wfna import paper as wfna
+    from fljax.papers.wfna import items as wfna
     from fljax.papers.wfna import training as weighted
 
     monkeypatch.setattr(wfna, "EPSILONS", (4.0,))
@@ -197,7 +197,7 @@ def test_a_full_item_that_is_stopped_goes_on_to_the_same_result(tmp_path, monkey
     # Conclusions and the page compare all schemes.
     (item,) = (item for item in wfna.ITEMS if item.name == "fig5")
     item = item._replace(show=lambda settings, found: ())
-    part = wfna.PAPER._replace(items=(item,), conclusions=())
+    part = reproduce.get("wfna")._replace(items=(item,), conclusions=())
     monkeypatch.setattr(reproduce, "get", lambda name: part)
     monkeypatch.setattr(weighted, "NUM_CLIENTS", 5)
     monkeypatch.setattr(weighted, "EPOCHS", 2)

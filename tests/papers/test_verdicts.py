@@ -13,9 +13,9 @@ from fljax.papers import paper as records
 from fljax.papers import reproduce, verdicts
 from fljax.papers.bidirectional import training as bidirectional
 from fljax.papers.channel import rounds, victims
-from fljax.papers.lightdp import paper as lightdp
+from fljax.papers.lightdp import items as lightdp
 from fljax.papers.subject_dp import training as subject_dp
-from fljax.papers.wfna import paper as wfna
+from fljax.papers.wfna import items as wfna
 
 
 def judged(differences, by_seed=frozenset({"accuracies"}), name="accuracies"):

@@ -9,9 +9,9 @@ import pytest
 
 from fljax import accounting, cli, data
 from fljax.papers import paper
-from fljax.papers.subject_dp import claims as subject_claims
+from fljax.papers.subject_dp import claimed as subject_claims
 from fljax.papers.subject_dp import compare, compare_report
-from fljax.papers.subject_dp.claims import Claim
+from fljax.papers.subject_dp.claimed import Claim
 
 TINY = compare.Settings(seeds=2, num_rounds=2, alphas=(8.0,), num_silos=3, item_sampling_prob=0.02)
 pytestmark = pytest.mark.usefixtures("compiled_once")

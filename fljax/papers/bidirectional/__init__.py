@@ -6,6 +6,7 @@ from fljax import _rooms
 
 if TYPE_CHECKING:
     from fljax.papers.bidirectional import attacks as attacks
+    from fljax.papers.bidirectional import claims as claims
     from fljax.papers.bidirectional import disguised_membership as disguised_membership
     from fljax.papers.bidirectional import errata as errata
     from fljax.papers.bidirectional import generative as generative

@@ -8,7 +8,7 @@ import numpy as np
 
 from fljax.accounting import words
 from fljax.papers import paper
-from fljax.papers.subject_dp.claims import CLAIMED_EPSILON, DELTA, Claim
+from fljax.papers.subject_dp.claimed import CLAIMED_EPSILON, DELTA, Claim
 from fljax.papers.subject_dp.compare import Result, Settings
 from fljax.simulation.report import figures, run_page
 

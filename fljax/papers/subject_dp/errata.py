@@ -15,7 +15,7 @@ from fljax.accounting import events, groups, mixture
 from fljax.accounting.subjects import printed
 from fljax.papers.errata import Erratum, Shown
 from fljax.papers.subject_dp import utility
-from fljax.papers.subject_dp.claims import (
+from fljax.papers.subject_dp.claimed import (
     CLAIMED_EPSILON,
     DELTA,
     NUM_ITEMS,

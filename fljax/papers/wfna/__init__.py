@@ -6,7 +6,9 @@ from fljax import _rooms
 
 if TYPE_CHECKING:
     from fljax.papers.wfna import blocks as blocks
+    from fljax.papers.wfna import claims as claims
     from fljax.papers.wfna import errata as errata
+    from fljax.papers.wfna import items as items
     from fljax.papers.wfna import paper as paper
     from fljax.papers.wfna import training as training
 else:
