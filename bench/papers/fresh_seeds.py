@@ -96,7 +96,8 @@ def main() -> None:
         or (options.item and row["conclusion"] not in made)
     ]
     print(table(rows))
-    print(_harness.write("fresh_seeds", [*kept, *rows], note="demos from other seeds, or of other lengths"))
+    note = "demos from other seeds, or of other lengths"
+    print(_harness.write("fresh_seeds", [*kept, *rows], note=note))
 
 
 if __name__ == "__main__":

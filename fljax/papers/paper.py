@@ -205,9 +205,13 @@ def above(differences: np.ndarray, by: float = 0.0, *, among: int = 1) -> bool |
     return mean > by if abs(mean - by) > reach else None
 
 
-def all_above(several: Sequence[np.ndarray], by: float = 0.0) -> bool | None:
+def all_above(
+    several: Sequence[np.ndarray], by: float = 0.0, *, above: Callable[..., bool | None] = above
+) -> bool | None:
     """Whether all of these means are above `by`: each must be, by its own interval; one that is not
     decides, by intervals that hold together.
+
+    above: what decides for one, such as by its median.
     """
     if any(above(one, by, among=len(several)) is False for one in several):
         return False

@@ -193,3 +193,24 @@ def test_clients_of_a_scheme_are_attacked_in_their_rounds(monkeypatch):
     for when in ("first", "last"):
         assert plain[when]["mse"][0] < 1e-3 < 10e-3 < hidden[when]["mse"][0]
     assert plain["nats"] is None and found["nats"] < hidden["nats"] < 3 * found["nats"]
+
+
+def test_the_median_of_rounds_is_held_by_ranks_whatever_disturbed_one_of_them():
+    shares = np.array([0.01, 0.02, 0.03, 0.04, 0.05, 0.06, 0.07, 0.08, 9.0])
+    assert overhead.interval(shares) == (0.02, 0.08)  # 1 - 2 * 10 / 512 = 96 % for ranks 2 and 8
+    assert overhead.interval(shares, 0.99) == (0.01, 9.0)  # 1 - 2 / 512
+    assert overhead.above(-shares, -0.11) and overhead.above(shares, 0.11) is False
+    assert overhead.above(shares, 0.11, among=3) is None and overhead.above(shares, 0.05) is None
+    assert overhead.percent(shares) == "5.0 % (2.0 to 8.0)"
+
+
+def test_five_rounds_do_not_tell_where_the_median_is():
+    shares = np.full(5, 0.3)
+    assert overhead.interval(shares) == (-np.inf, np.inf) and overhead.above(shares) is None
+    assert overhead.percent(shares) == "30.0 %"
+
+
+def test_a_median_lies_in_its_interval_as_often_as_stated():
+    rng = np.random.default_rng(0)
+    held = [low < 0 < high for low, high in map(overhead.interval, rng.standard_cauchy((4000, 9)))]
+    assert np.mean(held) == pytest.approx(1 - 20 / 512, abs=0.012)

@@ -33,7 +33,9 @@ def test_blocks_are_equal():
 
 def test_gradients_have_the_spectrum_of_their_client():
     dataset = data.load("digits")
-    config = training.config_of("GSGD-DP", dataset, batch_size=8, epsilon=10.0, l2_clip_norm=1.0)
+    config = training.config_of(
+        "GSGD-DP", dataset, batch_size=8, epsilon=10.0, epochs=100, l2_clip_norm=1.0
+    )
     functional = training.Trainer("GSGD-DP", config, "softmax", dataset, 1).initial(0)
     rows = training.gradients(functional, dataset, config)
     assert rows.shape == (28, 650) and np.linalg.norm(rows, axis=1).max() <= 1 + 1e-12

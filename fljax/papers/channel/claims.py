@@ -350,26 +350,28 @@ def _cost(found: Mapping[str, Found], form: str) -> dict[str, np.ndarray]:
     return {name: overhead.over(piece, form) for name, piece in found["table2"].items()}
 
 
-def _percents(shares: Mapping[str, np.ndarray]) -> str:
-    return ", ".join(f"{name} {number(100 * v, 1)} %" for name, v in shares.items())
+def _by_times(shares: Mapping[str, np.ndarray], than: str, by: float, *, less: bool) -> Verdict:
+    """Whether all of these shares are above `by`, or below."""
+    told = ", ".join(f"{name} {overhead.percent(values)}" for name, values in shares.items())
+    sign = -1 if less else 1
+    signed = [sign * values for values in shares.values()]
+    holds = all_above(signed, sign * by, above=overhead.above)
+    return plain(holds, f"more than {than}: {told}")
 
 
 def _cheap(found: Mapping[str, Found]) -> Verdict:
-    shares = _cost(found, "natural")
-    holds = all_above([-values for values in shares.values()], -0.11)
-    return plain(holds, f"more than SGD: {_percents(shares)}")
+    return _by_times(_cost(found, "natural"), "SGD", 0.11, less=True)
 
 
 def _dear(found: Mapping[str, Found]) -> Verdict:
-    shares = _cost(found, "DP-SGD")
-    return plain(all_above(list(shares.values()), 0.57), f"more than SGD: {_percents(shares)}")
+    return _by_times(_cost(found, "DP-SGD"), "SGD", 0.57, less=False)
 
 
 def _white_dearer(found: Mapping[str, Found]) -> Verdict:
     shares = {
         name: overhead.over(piece, "white", "natural") for name, piece in found["table2"].items()
     }
-    return plain(all_above(list(shares.values())), f"more than natural: {_percents(shares)}")
+    return _by_times(shares, "natural", 0.0, less=False)
 
 
 _proof = functools.partial(refuted, errata.ERRATA)

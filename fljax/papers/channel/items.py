@@ -527,10 +527,13 @@ def _show_overhead(settings: Settings, found: Found) -> list[Table | Picture]:
         if (piece := found.get(name)) is not None:
             plain = np.asarray(piece["seconds"]["plain"])
             cells = [f"{piece['parameters']:,}", f"{1000 * plain.min():.1f}"]
-            cells += [f"{number(100 * overhead.over(piece, form), 1)} %" for form in _FORMS]
+            cells += [overhead.percent(overhead.over(piece, form)) for form in _FORMS]
         body.append([name, *cells, f"{theirs / sgd - 1:.1%}", f"{private / sgd - 1:.1%}"])
     head = ("network", "parameters", "plain step, ms", *(f"{form}, more" for form in _FORMS))
-    note = "One step on 64 images, this machine; printed: on GPUs, with Opacus as DP-SGD."
+    note = (
+        "One step on 64 images, this machine: medians over rounds, and where they are with 95 %; "
+        "printed: on GPUs, with Opacus as DP-SGD."
+    )
     if settings.scale == "demo":
         note += (
             " VGG16 is measured at full scale alone: a step takes five seconds here, and compiling "

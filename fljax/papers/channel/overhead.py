@@ -6,6 +6,7 @@ alike; plain is the quicker of the loss as it is and as `loop_friendly` makes it
 step is that one.
 """
 
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import scipy.stats
 
 from fljax import models
 from fljax.data import channel
@@ -76,9 +78,9 @@ def measured(name: str) -> dict[str, Any]:
     white = channel.RecordNoise(log_var, 1e-4 * one, jnp.asarray(channel.data_factor(public)))
     forms = {"as it is": sgd(loss), "loop_friendly": sgd(loop_friendly(loss))}
     run = {form: jax.jit(step) for form, step in forms.items()}
-    # The first of four compiles, and is never the least.
+    # The first of three compiles, and is never the least.
     first = {
-        form: min(_seconds(step, params, batch, use) for use in range(4))
+        form: min(_seconds(step, params, batch, use) for use in range(3))
         for form, step in run.items()
     }
     quick = min(first, key=lambda form: first[form])
@@ -91,8 +93,9 @@ def measured(name: str) -> dict[str, Any]:
     }
     for step in steps.values():
         _seconds(step, params, batch, 0)
-    # Cheap steps are timed more often: about ten seconds a network.
-    rounds = int(np.clip(10 / (4 * first[quick]), 5, 40))
+    # Cheap steps are timed more often, for about ten seconds a network; of fewer than nine rounds
+    # one that was disturbed would be an end of the interval.
+    rounds = int(np.clip(10 / (4 * first[quick]), 9, 40))
     seconds: dict[str, list[float]] = {form: [] for form in steps}
     for use in range(rounds):
         for form, step in steps.items():
@@ -111,3 +114,27 @@ def over(found: Mapping[str, Any], form: str, of: str = "plain") -> np.ndarray:
     """What a step takes beyond another, as a share of that: one number a round."""
     seconds = {name: np.asarray(values) for name, values in found["seconds"].items()}
     return np.asarray(seconds[form] / seconds[of] - 1)
+
+
+def interval(shares: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Where the median is, by ranks: a round that something else slowed does not widen it, as it
+    would by a mean. Anywhere, if so few rounds do not tell it at that level.
+    """
+    ordered, count = np.sort(shares), len(shares)
+    rank = int(scipy.stats.binom.ppf((1 - level) / 2, count, 0.5))
+    if rank < 1:
+        return -math.inf, math.inf
+    return float(ordered[rank - 1]), float(ordered[count - rank])
+
+
+def above(shares: np.ndarray, by: float = 0.0, *, among: int = 1) -> bool | None:
+    """As `fljax.papers.paper.above`, of medians."""
+    low, high = interval(shares, 1 - 0.05 / among)
+    return True if low > by else False if high < by else None
+
+
+def percent(shares: np.ndarray) -> str:
+    """The median and its interval, where there is one."""
+    low, high = interval(shares)
+    near = f" ({100 * low:.1f} to {100 * high:.1f})" if math.isfinite(low) else ""
+    return f"{100 * np.median(shares):.1f} %{near}"
