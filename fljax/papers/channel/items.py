@@ -529,9 +529,15 @@ def _show_overhead(settings: Settings, found: Found) -> list[Table | Picture]:
             cells = [f"{piece['parameters']:,}", f"{1000 * plain.min():.1f}"]
             cells += [overhead.percent(overhead.over(piece, form)) for form in _FORMS]
         body.append([name, *cells, f"{theirs / sgd - 1:.1%}", f"{private / sgd - 1:.1%}"])
-    head = ("network", "parameters", "plain step, ms", *(f"{form}, more" for form in _FORMS))
+    head = (
+        "network",
+        "parameters",
+        "plain step, processor ms",
+        *(f"{form}, more" for form in _FORMS),
+    )
     note = (
-        "One step on 64 images, this machine: medians over rounds, and where they are with 95 %; "
+        "One step on 64 images, processor time of this machine: medians over rounds, and where "
+        "they are with 95 %; "
         "printed: on GPUs, with Opacus as DP-SGD."
     )
     if settings.scale == "demo":

@@ -1,8 +1,9 @@
 """Table 2 of arXiv:2403.01268: what noise in the data costs a training step, beside DP-SGD.
 
 One step of SGD on 64 images of 32 x 32 x 3: plain; on noisy records, the noise new at each step;
-and with clipped, noisy gradients. All run in turn, so that what else the machine does meets them
-alike; plain is the quicker of the loss as it is and as `loop_friendly` makes it, and the channels'
+and with clipped, noisy gradients. Times are the processor's, of all threads, which other programs
+do not lengthen as they do the clock's; all run in turn, so that what is left of them meets all
+alike. Plain is the quicker of the loss as it is and as `loop_friendly` makes it, and the channels'
 step is that one.
 """
 
@@ -38,7 +39,7 @@ def networks(settings: Settings) -> tuple[str, ...]:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """Seconds of each round by the name of the step, and the number of parameters."""
+    """Processor seconds of each round by the name of the step, and the number of parameters."""
     model = models.create(name, example_shape=SHAPE, num_classes=CLASSES, key=jax.random.key(0))
     params, loss = model.params, models.softmax_cross_entropy(model.apply)
     rng = np.random.default_rng(1)
@@ -105,9 +106,9 @@ def measured(name: str) -> dict[str, Any]:
 
 
 def _seconds(step: Any, params: Any, batch: Any, use: int) -> float:
-    begin = time.perf_counter()
+    begin = time.process_time()
     jax.block_until_ready(step(params, batch, jnp.int32(use)))
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 def over(found: Mapping[str, Any], form: str, of: str = "plain") -> np.ndarray:
