@@ -537,8 +537,7 @@ def _show_overhead(settings: Settings, found: Found) -> list[Table | Picture]:
     )
     note = (
         "One step on 64 images, processor time of this machine: medians over rounds, and where "
-        "they are with 95 %; "
-        "printed: on GPUs, with Opacus as DP-SGD."
+        "they are with 95 %; printed: on GPUs, with Opacus as DP-SGD."
     )
     if settings.scale == "demo":
         note += (
