@@ -1,8 +1,9 @@
 """The demo of a paper's reproduction, as one JSON of all that its pieces found.
 
     python -m bench.papers.reproduced wfna     # ten minutes
+    python -m bench.papers.reproduced channel --scale full --item table2    # VGG16, too
 
-`tests/papers/test_reproduce.py` pins its verdicts.
+`tests/papers/test_reproduce.py` pins its verdicts. What is of full size has a JSON of its own.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import numpy as np
 
 from bench import _harness, _tables
 from fljax.papers import reproduce, verdicts
-from fljax.papers.paper import Settings, Table, percent
+from fljax.papers.paper import Scale, Settings, Table, percent
 from fljax.papers.subject_dp import training
 
 
@@ -39,12 +40,12 @@ def table(rows: _tables.Rows) -> str:
     return _tables.markdown(["where", "conclusion", "verdict", "because"], body)
 
 
-def shown(item: str) -> Callable[[_tables.Rows], str]:
+def shown(item: str, scale: Scale = "demo") -> Callable[[_tables.Rows], str]:
     """What makes the table of an item, as the page of its paper shows it."""
 
     def make(rows: _tables.Rows) -> str:
         items = {one.name: one for one in reproduce.get(str(rows[0]["paper"])).items}
-        parts = items[item].show(Settings(), _found(rows)[item])
+        parts = items[item].show(Settings(scale=scale), _found(rows)[item])
         found = []
         for part in parts:
             if isinstance(part, Table):
@@ -104,12 +105,14 @@ def main() -> None:
     """Runs the demo in an empty folder and writes results/reproduce_PAPER-<platform>.json."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("paper", choices=reproduce.NAMES)
+    parser.add_argument("--scale", choices=("demo", "full"), default="demo")
     parser.add_argument("--seeds", type=int, default=Settings().seeds)
     parser.add_argument("--folder", type=pathlib.Path, help="kept; goes on where it stopped")
     parser.add_argument("--item", nargs="*", default=[], help="these alone; other rows stay")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as emptied:
-        settings, folder = Settings(seeds=options.seeds), options.folder or pathlib.Path(emptied)
+        settings = Settings(scale=options.scale, seeds=options.seeds)
+        folder = options.folder or pathlib.Path(emptied)
         begun, start = any(folder.rglob("*.json")), time.monotonic()
         outcome = reproduce.run(
             options.paper,
@@ -126,14 +129,16 @@ def main() -> None:
         for item, pieces in outcome.found.items()
         for piece, found in pieces.items()
     ]
-    if options.item:
-        print(_harness.amend(f"reproduce_{options.paper}", rows, keys=("item", "piece")))
+    name = f"reproduce_{options.paper}" + "_full" * (options.scale == "full")
+    if options.item and (_harness.RESULTS / f"{name}-cpu.json").is_file():
+        print(_harness.amend(name, rows, keys=("item", "piece")))
         return
-    note = f"fljax reproduce {options.paper} --seeds {options.seeds}"
+    items = "".join(f" --item {item}" for item in options.item)
+    note = f"fljax reproduce {options.paper} --scale {options.scale} --seeds {options.seeds}{items}"
     if begun:
         note += ", which went on from pieces made before: the environment is that of the end"
     whole = None if begun else took
-    print(_harness.write(f"reproduce_{options.paper}", rows, note=note, seconds=whole))
+    print(_harness.write(name, rows, note=note, seconds=whole))
 
 
 if __name__ == "__main__":
