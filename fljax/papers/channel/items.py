@@ -629,7 +629,7 @@ ITEMS = (
     Item(
         "fig14",
         "Figures 14 and 30 to 33: gradient inversion, record by record",
-        _pieces(8.0, 11.0, sent.one_record),
+        _pieces(4.0, 4.0, sent.one_record),
         _show_sent,
     ),
     Item(
@@ -638,7 +638,7 @@ ITEMS = (
         lambda settings: [
             Piece(
                 name.split(":")[0],
-                (28 + 8 * settings.seeds) * (1 if settings.scale == "demo" else 30),
+                (10 + 5 * settings.seeds) * (1 if settings.scale == "demo" else 30),
                 functools.partial(rounds.in_rounds, name, settings),
             )
             for name in victims.tasks(settings)[:1]
@@ -649,7 +649,7 @@ ITEMS = (
         "colour",
         "Section 6 on records of 32 x 32 pixels in colour",
         lambda settings: [
-            Piece("photographs", 20 + 12.0 * settings.seeds, lambda: rounds.in_colour(settings))
+            Piece("photographs", 10 + 6.5 * settings.seeds, lambda: rounds.in_colour(settings))
         ],
         _show_colour,
     ),
@@ -659,7 +659,7 @@ ITEMS = (
         lambda settings: [
             Piece(
                 name,
-                {"lenet": 20.0, "resnet10": 90.0, "alexnet": 60.0, "vgg16": 600.0}[name],
+                {"lenet": 12.0, "resnet10": 80.0, "alexnet": 45.0, "vgg16": 600.0}[name],
                 functools.partial(overhead.measured, name),
             )
             for name in overhead.networks(settings)
