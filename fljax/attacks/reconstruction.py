@@ -31,6 +31,7 @@ ALONE: dict[str, Any] = {
     "batch_size": 1,
     "expected_subjects": 1.0,
     "expected_items": 1.0,
+    "grid_norm": 640,  # who draws all of the noise alone draws at most 4,096 steps of it
     "item_sampling_prob": 1.0,
     "local_batch_size": 1,
     "max_colluders": 0,
