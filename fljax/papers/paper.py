@@ -155,12 +155,12 @@ class Paper(NamedTuple):
 
 def half_width(values: np.ndarray, confidence: float = 0.95) -> float:
     """Half of the confidence interval of the mean, by Student's t; infinite for one value."""
-    from scipy import stats
+    from scipy import special
 
     values = np.asarray(values, np.float64)
     if values.size < 2:
         return float("inf")
-    reach = stats.t.ppf((1 + confidence) / 2, values.size - 1)
+    reach = special.stdtrit(values.size - 1, (1 + confidence) / 2)
     return float(reach * values.std(ddof=1) / np.sqrt(values.size))
 
 

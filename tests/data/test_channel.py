@@ -39,6 +39,7 @@ def keys(key, count, use=0):
     return channel.record_keys(client, jnp.arange(count), use)
 
 
+@pytest.mark.slow(reason="draws one more kind", but=["natural"])
 @pytest.mark.parametrize("kind", ["natural", "personalized", "factor"])
 def test_the_noise_has_the_stated_covariance(kind, key):
     noise, expected = shape_of(kind)

@@ -112,6 +112,10 @@ def test_ties_of_the_first_bits_are_decided_by_those_beyond(key, monkeypatch):
     np.testing.assert_array_equal(jax.vmap(draw)(keys()), looped)
 
 
+@pytest.mark.slow(
+    reason="draws from a wider law",
+    ids=["discrete_gaussian-40.0", "rounded_gaussian-40.0", "skellam-6.0"],
+)
 @pytest.mark.parametrize(("law", "parameter"), LAWS)
 def test_draws_have_the_frequencies_of_the_law(law, parameter, key):
     draws = 100_000

@@ -29,6 +29,7 @@ def assert_equal_trees(a, b):
     chex.assert_trees_all_equal(a, b)
 
 
+@pytest.mark.slow(reason="one more tree", ids=["bfloat16"])
 @optimized
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_clients_bits_depend_on_its_own_key_only(case, key):

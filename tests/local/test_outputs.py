@@ -207,6 +207,7 @@ def test_every_part_has_its_own_bound_and_the_bound_of_all_is_their_norm(problem
     assert rescaled.l2_norm_bound == math.sqrt(2)
 
 
+@pytest.mark.slow(reason="compiles one more form", ids=["2-0.7", "None-bound1"])
 @pytest.mark.parametrize("bound", [0.7, {"a": 3.0, "b": 0.4}])
 @pytest.mark.parametrize("microbatch_size", [None, 2])
 def test_one_row_moves_the_sum_by_the_declared_sensitivity_at_most(bound, microbatch_size, problem):

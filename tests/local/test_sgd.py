@@ -73,6 +73,7 @@ def test_an_epoch_visits_every_example_once_in_random_order(key):
     assert len(set(last)) >= 6
 
 
+@pytest.mark.slow(reason="compiles one more loss", ids=["<lambda>0"])
 @pytest.mark.parametrize(
     "make",
     [

@@ -95,6 +95,9 @@ def direction_loss(params, example):
     return jnp.vdot(params, example["x"] / jnp.linalg.norm(example["x"]))
 
 
+@pytest.mark.slow(
+    reason="one more query of the same batches", but=["average_then_clip", "item_sum"]
+)
 @pytest.mark.parametrize("name", QUERIES)
 def test_padding_of_batches_reaches_no_loss(name, key):
     """5 rows in batches of 4, beside silos with 0 and 6 rows: what the loss without a division

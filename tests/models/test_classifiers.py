@@ -92,6 +92,7 @@ def test_models_have_the_published_number_of_parameters(
     assert count(jax.eval_shape(build, key)) == expected
 
 
+@pytest.mark.slow(reason="compiles one more shape", ids=["(7, 5, 3)"])
 @pytest.mark.parametrize("shape", [(8, 8, 1), (7, 5, 3)], ids=str)
 def test_both_implementations_of_the_cnn_are_one_function(shape, key):
     build = {

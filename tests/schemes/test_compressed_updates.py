@@ -81,6 +81,7 @@ def test_whole_updates_are_federated_averaging(key):
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow(reason="compiles one more round", ids=["random"])
 @pytest.mark.parametrize("choice", ["largest", "random"])
 def test_the_server_adds_up_what_each_client_sends_of_its_own(choice, key):
     with jax.debug_key_reuse(False):  # the same round, of some of its clients

@@ -88,7 +88,7 @@ def one_client(number):
     return jnp.zeros((N, DIM)).at[number, 0].set(100.0)
 
 
-@pytest.mark.slow(reason="compiles the rounds of one more matrix", but=["ftrl_banded", "fedavg"])
+@pytest.mark.slow(reason="compiles the rounds of one more matrix", but=["fedavg"])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_replayed_over_all_rounds_one_client_moves_c_times_them_by_what_the_event_says(name, key):
     """With equal keys noise is equal: what is left is the client's own, in all of its rounds."""

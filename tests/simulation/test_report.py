@@ -128,6 +128,7 @@ def test_a_non_private_model_is_spoken_of_only_where_one_was_trained(outcome):
     assert outcome.plan.baseline and "FedAvg on the same cohorts" in run_page._curves(outcome)
 
 
+@pytest.mark.slow(reason="draws one more page", ids=["squared-squared error"])
 @pytest.mark.parametrize(
     ("kind", "axis"), [("cross_entropy", "cross-entropy, nats"), ("squared", "squared error")]
 )

@@ -41,9 +41,13 @@ from tests.upload._sums import (
     words_of,
 )
 
+# Each example is a whole round of a protocol.
+FEWER = hypothesis.settings(max_examples=min(60, hypothesis.settings.default.max_examples))
+
 
 @pytest.mark.slow(reason="draws large primes in each example", ids=["paillier"])
 @pytest.mark.parametrize("name", secure_sum.NAMES)
+@FEWER
 @hypothesis.given(data=st.data())
 def test_any_permitted_dropouts_leave_the_exact_sum_of_who_is_left(name, data):
     num = data.draw(st.integers(3, 6))

@@ -220,6 +220,7 @@ def convolutional(params, example):
     return jnp.square(x @ params["u"] - example["y"]), x
 
 
+@pytest.mark.slow(reason="one more size of chunks", but=["True-23", "False-23"])
 @pytest.mark.parametrize("size", [23, 41])
 @pytest.mark.parametrize("values_first", [True, False])
 def test_chunks_of_a_convolutional_network_give_what_the_whole_batch_gives(key, size, values_first):

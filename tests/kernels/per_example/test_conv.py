@@ -125,9 +125,7 @@ def test_all_products_are_exact_with_rows_held_or_not(monkeypatch, name, held):
     check(*case(name), method="taps", leave_out=() if held else ("gram",))
 
 
-@pytest.mark.slow(
-    reason="compiles a loss in float32 and float64", but=["same", "strided", "grouped"]
-)
+@pytest.mark.slow(reason="compiles a loss in float32 and float64", but=["grouped"])
 @pytest.mark.parametrize(
     "name", ["same", "channels_first", "dilated_input", "strided", "grouped", "valid"]
 )
