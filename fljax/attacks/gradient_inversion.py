@@ -233,6 +233,7 @@ def invert(
     settings: Settings = Settings(),
     start: jax.Array | None = None,
     prior: Prior | None = None,
+    penalty: Callable[[jax.Array], jax.Array] | None = None,
 ) -> Found:
     """Reconstructs the examples of T uploads. Pure; to be jitted by the caller, with `shape` and
     `settings` static.
@@ -259,11 +260,13 @@ def invert(
         the shape of its mean. Its weight falls by a path until it meets what the difference of
         uploads says of their noise, so that with noise the result is near the most likely one. The
         search starts near its mean.
+      penalty: of optimizers adam and lbfgs: of the examples, `shape -> []`, added to what is
+        minimised, such as `perceptual.feature_prior` times a weight.
 
     Raises:
       ValueError: the key is not a typed key, leading axes differ, `start` has not that shape or is
         not finite (which is seen where it is not traced), or there is a prior beside a start, with
-        another optimizer, or of another shape.
+        another optimizer, or of another shape, or a penalty with gauss_newton.
     """
     _validate.typed_key(key=key)
     lengths = {leaf.shape[:1] for leaf in jax.tree.leaves((observed, y))}
@@ -279,6 +282,12 @@ def invert(
             raise ValueError("Expected start to be finite, got start with a number that is not.")
     if prior is not None:
         _check_prior(prior, shape, settings, start)
+    if penalty is not None:
+        if settings.optimizer == "gauss_newton":
+            raise ValueError(
+                "Expected no penalty with optimizer='gauss_newton', which takes a prior, got one."
+            )
+        penalty = fljax_kernels.loop_friendly(penalty, inside_loop=True)
     low, high = settings.box or (-1.0, 1.0)
     if settings.optimizer == "gauss_newton" and start is None:
         start = jnp.full(shape, 0.5 * (low + high), jnp.float32)
@@ -316,7 +325,8 @@ def invert(
             labels = jax.nn.softmax(variables["y"]) if settings.fit_labels else y
             gap = _distance(observe(params, variables["x"], labels), target, scale, settings)
             variation = total_variation(variables["x"]) if settings.tv_weight else jnp.zeros(())
-            return gap + settings.tv_weight * variation
+            more = jnp.zeros(()) if penalty is None else penalty(variables["x"])
+            return gap + settings.tv_weight * variation + more
 
         return objective
 

@@ -7,6 +7,7 @@ Of one pair of images each, `[H, W, channels]`, under `jit` and `vmap`; like the
 
 import itertools
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -298,6 +299,49 @@ def names(learnt: Learnt, images: Any) -> jax.Array:
     """
     deep = jnp.mean(_layers(learnt, jnp.asarray(images, jnp.float32))[-1], (1, 2)) @ learnt.head
     return deep / jnp.sqrt(jnp.sum(jnp.square(deep), -1, keepdims=True) + 1e-10)
+
+
+def feature_prior(learnt: Learnt, public: Any) -> Callable[[jax.Array], jax.Array]:
+    """How unusual examples are among images like `public`: a `penalty` for
+    `gradient_inversion.invert`, `[..., H, W, channels] -> []`.
+
+    Each image has a mean and a standard deviation over its places, of each channel of each layer of
+    the network: the mean of their squares, once centred and scaled by what these are of public
+    images. For an image of their kind it is near 1. No batch statistics of the victim are needed.
+
+    Args:
+      public: images `[N, H, W, channels]` as `learn` takes them, N >= 2.
+
+    Raises:
+      ValueError: public is no such array, or has other channels than those learnt of.
+
+    Source: Yin et al. (2020), Dreaming to distill, arXiv:1912.08795, equation 4 (there by the
+    victim's batch normalisation).
+    """
+    shape = np.shape(public)
+    if len(shape) != 4 or shape[0] < 2 or shape[-1] != len(learnt.mean):
+        raise ValueError(
+            f"Expected public of two images or more, [N, height, width, {len(learnt.mean)}], got "
+            f"public of shape {shape}."
+        )
+
+    def numbers(images: jax.Array) -> jax.Array:
+        """`[N, k]`."""
+        each = []
+        for layer in _layers(learnt, images):
+            mean = jnp.mean(layer, (1, 2))
+            variance = jnp.mean(jnp.square(layer - mean[:, None, None]), (1, 2))
+            each += [mean, jnp.sqrt(variance + 1e-6)]
+        return jnp.concatenate(each, -1)
+
+    seen = jax.jit(numbers)(jnp.asarray(public, jnp.float32))
+    usual, spread = jnp.mean(seen, 0), jnp.maximum(jnp.std(seen, 0), 1e-3)
+
+    def penalty(x: jax.Array) -> jax.Array:
+        found = numbers(x.reshape(-1, *x.shape[-3:]))
+        return jnp.mean(jnp.square((found - usual[None]) / spread[None]))
+
+    return penalty
 
 
 def learnt_distance(learnt: Learnt, found: Any, truth: Any) -> jax.Array:

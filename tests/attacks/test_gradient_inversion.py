@@ -267,6 +267,7 @@ def test_a_prior_goes_with_gauss_newton_alone_and_fits_the_shape():
         ({"settings": QUICK}, "got optimizer='adam' and no start"),
         ({"start": jnp.zeros((1, *SHAPE))}, "and a start"),
         ({"shape": (1, 4, 4, 1)}, r"prior.mean of shape \(8, 8, 1\)"),
+        ({"penalty": jnp.sum}, "no penalty with optimizer='gauss_newton'"),
     ):
         with pytest.raises(ValueError, match=text):
             run(**case)

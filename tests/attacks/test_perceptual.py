@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from scipy import ndimage, optimize
 
-from fljax.attacks import metrics, perceptual, reconstruction
+from fljax import data
+from fljax.attacks import gradient_inversion, metrics, perceptual, reconstruction, victims
 from fljax.papers.channel.rounds import photographs
 
 # One program each, where an operation by itself is one.
@@ -243,10 +244,42 @@ def test_what_is_learnt_tells_shifted_images_and_orders_changes_as_an_eye_does(k
     assert np.mean(far(darker)) < np.mean(far(flat)) / 2
 
 
+@pytest.mark.slow(reason="trains a network and inverts gradients")
+def test_features_that_images_usually_have_help_a_search_through_noise():
+    digits = data.load("digits")
+    net = victims.smooth_lenet(example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
+    observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(net.apply))
+    x, y = jnp.asarray(digits.test["x"][:10, None]), digits.test["y"][:10, None]
+    y = jax.nn.one_hot(y, 10)
+    uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
+    # Noise as long as the gradient.
+    leaves, rng = jax.tree.leaves(uploads), np.random.default_rng(0)
+    squares = sum(np.square(leaf).reshape(10, -1).sum(1) for leaf in leaves)
+    scale = np.sqrt(squares / sum(leaf[0].size for leaf in leaves))
+    each = lambda leaf: scale.reshape(-1, *(1,) * (leaf.ndim - 1)) * rng.normal(size=leaf.shape)
+    noisy = jax.tree.map(lambda leaf: leaf + jnp.asarray(each(leaf), jnp.float32), uploads)
+    learnt = perceptual.learn(digits.train["x"], jax.random.key(1), num_steps=50)
+    prior = perceptual.feature_prior(learnt, digits.train["x"][:500])
+    drawn = jax.random.uniform(jax.random.key(2), x.shape)
+    assert 0.5 < float(prior(x)) < 2 < float(prior(drawn))
+    settings = gradient_inversion.Settings(num_iterations=300)
+
+    def mean(penalty):
+        run = lambda u, k: gradient_inversion.invert(
+            observe, net.params, u, y, k, shape=(1, 8, 8, 1), settings=settings, penalty=penalty
+        )
+        found = jax.jit(run)(noisy, jax.random.key(3)).x
+        return float(jnp.mean(jax.vmap(metrics.psnr)(found, x)))
+
+    assert mean(lambda images: 1e-3 * prior(images)) > 1 + mean(None)
+
+
 def test_bad_arguments_raise_in_one_line(key):
     image, public = jnp.zeros((8, 8, 1)), jnp.zeros((4, 8, 8, 1))
     learnt = drawn(3)
     for call, text in (
+        (lambda: perceptual.feature_prior(learnt, public), "public of shape"),
+        (lambda: perceptual.feature_prior(learnt, image), "public of shape"),
         (lambda: perceptual.cw_ssim(image, image[:4]), "of one shape"),
         (lambda: perceptual.cw_ssim(image[..., 0], image[..., 0]), "images"),
         (lambda: perceptual.cw_ssim(image[:0], image[:0]), "images"),
