@@ -15,7 +15,15 @@ from fljax import accounting, data, models
 from fljax.accounting import gaussian
 from fljax.papers import one_client
 from fljax.papers import paper as records
-from fljax.papers.bidirectional import attacks, generative, items, timing, training
+from fljax.papers.bidirectional import (
+    attacks,
+    disguised_membership,
+    generative,
+    items,
+    perturbation_leak,
+    timing,
+    training,
+)
 
 
 def case(name, method, epsilon=3.0, clients=5):
@@ -138,6 +146,33 @@ def test_rounds_to_a_target_are_those_of_the_mean():
     assert items.rounds_to_target(high, timing.OURS, 5) == 2
     low = {name: {"mean by round": [0.1, 0.2, 0.3]}}
     assert items.rounds_to_target(low, timing.OURS, 5) is None
+
+
+def test_what_is_read_off_an_upload_needs_no_search(monkeypatch):
+    monkeypatch.setattr(attacks, "_generator", lambda *where: None)
+    monkeypatch.setattr(generative, "search", lambda *given: jnp.zeros((len(given[3]), 8, 8, 1)))
+    nothing = lambda *given, **how: jnp.zeros((len(given[2]), 8, 8, 1))
+    monkeypatch.setattr(perturbation_leak, "search", nothing)
+    # Not the function that remembers: what it finds here is not what a search finds.
+    server, pictures = attacks.reconstruction.__wrapped__("CIFAR", records.Settings(seeds=1), 0)
+    assert np.shape(pictures["target"]) == np.shape(pictures["FedAvg: search"]) == (3, 8, 8)
+    blind, printed = server[attacks.BLIND]["search psnr"], server["ours, as printed"]
+    assert server["FedAvg"]["read psnr"] > 60 and printed["read psnr"] > 40
+    assert printed["gradient off Psi and Phi"] < 1e-2
+    hidden = server["ours, outputs hidden"]
+    assert hidden["read psnr"] < blind + 2 and hidden["gradient off Psi and Phi"] > 0.9
+
+
+def test_a_corrected_network_says_what_the_true_one_does(monkeypatch):
+    whole = disguised_membership.overfitted
+    short = lambda seed, **given: whole(seed, **given | {"num_steps": 400})
+    monkeypatch.setattr(disguised_membership, "overfitted", short)
+    client = attacks.membership("CIFAR", records.Settings(seeds=1), 0)
+    known = client["as it is"]["as sent"][0]
+    for label in attacks.CLIENT:
+        # Five standard errors of a share of 200 answers.
+        assert client[label]["corrected"][0] == pytest.approx(known, abs=5 * 0.5 / 200**0.5)
+        assert client[label]["agrees"][1] > 0.95
 
 
 @pytest.mark.slow(reason="inverts what each of five defences sends")
