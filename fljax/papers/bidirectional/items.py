@@ -101,7 +101,7 @@ def _training(
         )
         return training.accuracies(case, shape, settings)
 
-    seconds = 2.5 + 0.3 * settings.seeds
+    seconds = 1.8 + 0.22 * settings.seeds
     if name == HIDDEN:
         seconds *= 5
     if settings.scale == "full":
@@ -339,7 +339,7 @@ def _reconstructions(shape: str) -> Any:
 
 
 def _memberships(shape: str) -> Any:
-    return _each_seed("membership", shape, 4.0, attacks.membership)
+    return _each_seed("membership", shape, 2.0, attacks.membership)
 
 
 def over_seeds(found: Found, what: str, *path: str | int) -> np.ndarray:

@@ -16,7 +16,7 @@ from fljax.papers.paper import Found, Item, Picture, Piece, Settings, Table, fig
 
 RIGHT, WRONG = "right labels", "wrong labels"
 AGAIN = ("natural", "white")  # their trade-offs are close
-_SECONDS = {"digits": 1.0, "fields": 1.3}  # of a second of digits'; others: a large multiple
+_SECONDS = {"digits": 1.0, "fields": 1.15}  # of a second of digits'; others: a large multiple
 
 
 def _seconds(name: str, settings: Settings, first: float, a_seed: float) -> float:
