@@ -85,6 +85,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "channel_fig14": (reproduced.shown("fig14"), "reproduce_channel"),
         "channel_fig6": (reproduced.shown("fig6"), "reproduce_channel"),
         "channel_fig7": (reproduced.shown("fig7"), "reproduce_channel"),
+        "channel_table2": (reproduced.shown("table2", "full"), "reproduce_channel_full"),
     },
     "docs/explain/accounting.md": {"their_tests": (their_tests.table, "their_tests")},
     "docs/explain/attacks.md": {
