@@ -45,8 +45,7 @@ def main(args: Sequence[str]) -> int:
             f"Expected run folder {run_dir} to be empty or not there yet, got files in it."
         )
     from fljax import data
-    from fljax.papers.subject_dp import claimed as subject_claims
-    from fljax.papers.subject_dp import compare, compare_report
+    from fljax.papers.subject_dp import claimed, compare, compare_report
 
     results = compare.run(settings, _output.steps(compare.NUM_METHODS))
     ids = data.load(settings.dataset).train[data.subjects.SUBJECT]
@@ -54,7 +53,7 @@ def main(args: Sequence[str]) -> int:
         f"alpha {alpha:g}": alpha for alpha in settings.alphas
     }
     groups = {name: compare.group_sizes(settings, ids, alpha) for name, alpha in splits.items()}
-    claims = subject_claims.claims() if options.claims else []
+    claims = claimed.claims() if options.claims else []
     folder.write_atomically(
         run_dir / "compare.html", compare_report.render(settings, results, groups, claims)
     )

@@ -43,7 +43,8 @@ class Settings:
     first_seed: int = 0
     """Number of the first seed: from another one, everything is drawn anew."""
     length: float = 1.0
-    """Rounds and epochs of trainings, in multiples of those of `scale`."""
+    """Rounds and epochs of trainings, in multiples of those of `scale`; what the attacks of
+    `bidirectional` fit is not among them."""
     data: str | None = None
     """Folder of the paper's data; None: a stand-in of the same shape."""
 

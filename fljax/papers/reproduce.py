@@ -152,10 +152,11 @@ def _begin(folder: pathlib.Path, settings: dict[str, Any]) -> None:
         return
     before = _read(path)
     for field, value in settings.items():
-        if before.get(field) != value:
+        # A field that is newer than the folder was what it is by default.
+        known = before.get(field, getattr(Settings, field, None))
+        if known != value:
             raise ValueError(
-                f"Expected {field}={before.get(field)!r}, as {folder} was begun, got "
-                f"{field}={value!r}."
+                f"Expected {field}={known!r}, as {folder} was begun, got {field}={value!r}."
             )
 
 

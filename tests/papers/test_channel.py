@@ -184,15 +184,14 @@ def test_public_photographs_share_no_pixel_with_those_of_clients():
     assert not columns & {patch[:, at].tobytes() for patch in others["x"] for at in range(32)}
 
 
-def test_a_guess_is_as_far_from_a_record_in_every_round_and_rounds_add_up_in_nats(monkeypatch):
+def test_nats_of_rounds_are_more_than_one_rounds_and_less_than_as_many_times(monkeypatch):
     monkeypatch.setattr(rounds, "num_rounds", lambda settings: 2)
     monkeypatch.setattr(rounds, "KINDS", ("embedding",))
     guess = jnp.full((rounds.TARGETS, 8, 8, 1), 0.5)
     monkeypatch.setattr(rounds, "_searched", lambda *given: guess)
     found = rounds.in_rounds("digits", records.Settings(seeds=1))
     (hidden,) = found["rows"]
-    assert hidden["first"] == hidden["last"] and hidden["first"]["mse"][0] > 10e-3
-    assert 0 <= hidden["accuracy"][0] <= 1 and found["rounds"] == 2
+    assert found["rounds"] == 2
     assert found["nats"] < hidden["nats"] < 2 * found["nats"]
 
 

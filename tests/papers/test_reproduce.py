@@ -109,6 +109,17 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         reproduce.run("letters", records.Settings(), tmp_path / "other" / "thesis.tex")
 
 
+def test_a_folder_from_before_a_setting_was_there_goes_on_with_its_default(tmp_path):
+    reproduce.run("letters", records.Settings(), tmp_path, items=["fig9"])
+    path = tmp_path / "settings.json"
+    before = json.loads(path.read_text())
+    assert before.pop("length") == 1.0
+    path.write_text(json.dumps(before))
+    reproduce.run("letters", records.Settings(), tmp_path)
+    with pytest.raises(ValueError, match=r"Expected length=1\.0, as .* was begun, got length=0\.5"):
+        reproduce.run("letters", records.Settings(length=0.5), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("differences", "told"),
     [

@@ -11,7 +11,7 @@ import pytest
 from bench.papers import fresh_seeds
 from fljax.papers import paper as records
 from fljax.papers import reproduce, verdicts
-from fljax.papers.bidirectional import training as bidirectional
+from fljax.papers.bidirectional import items as bidirectional
 from fljax.papers.channel import rounds, victims
 from fljax.papers.lightdp import items as lightdp
 from fljax.papers.subject_dp import training as subject_dp
@@ -111,7 +111,13 @@ def test_trainings_of_every_paper_are_as_long_as_asked_for():
     assert wfna._sizes(half)["epochs"] == 50
     assert victims.size(half).epochs == (6, 14, 26, 40)
     assert rounds.num_rounds(half) == 10
-    assert half.rounds(bidirectional.task("CIFAR", "demo", None).rounds) == 30
+
+
+def test_so_are_those_of_bidirectional(monkeypatch):
+    monkeypatch.setattr(bidirectional.training, "accuracies", lambda case, *_: {"r": case.rounds})
+    (item,) = (item for item in bidirectional.ITEMS if item.name == "fig3")
+    asked = [piece.compute()["r"] for piece in item.pieces(records.Settings(length=0.5))]
+    assert set(asked) == {30}
 
 
 def test_no_verdict_is_contradicted_by_other_seeds():

@@ -9,8 +9,7 @@ import pytest
 
 from fljax import accounting, cli, data
 from fljax.papers import paper
-from fljax.papers.subject_dp import claimed as subject_claims
-from fljax.papers.subject_dp import compare, compare_report
+from fljax.papers.subject_dp import claimed, compare, compare_report
 from fljax.papers.subject_dp.claimed import Claim
 
 TINY = compare.Settings(seeds=2, num_rounds=2, alphas=(8.0,), num_silos=3, item_sampling_prob=0.02)
@@ -159,10 +158,10 @@ def test_the_claims_name_every_erratum_that_has_a_number():
     with_pld = {"epsilon_of": lambda event, **_: (float(event.mechanism.count), 0.0)}
     original = accounting.interval
     try:
-        subject_claims.accounting.interval = with_pld["epsilon_of"]
-        found = subject_claims.claims()
+        claimed.accounting.interval = with_pld["epsilon_of"]
+        found = claimed.claims()
     finally:
-        subject_claims.accounting.interval = original
+        claimed.accounting.interval = original
     assert [claim.lower for claim in found] == [5000, 5000, 20000, 5000, 20000, 4800, 1]
     assert {claim.errata for claim in found} == {"-", "none", "E1", "E2", "E1, E2", "E7"}
 

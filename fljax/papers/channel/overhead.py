@@ -34,7 +34,7 @@ PRINTED = {
 
 
 def networks(settings: Settings) -> tuple[str, ...]:
-    """VGG16's step takes five seconds on two cores, and compiling its DP-SGD minutes."""
+    """Those of the demo leave out VGG16, whose steps take minutes in all."""
     return tuple(name for name in PRINTED if settings.scale == "full" or name != "vgg16")
 
 
@@ -95,7 +95,7 @@ def measured(name: str) -> dict[str, Any]:
     for step in steps.values():
         _seconds(step, params, batch, 0)
     # Cheap steps are timed more often, for about ten seconds a network; of fewer than nine rounds
-    # one that was disturbed would be an end of the interval.
+    # one that was disturbed would be an end of the interval of 95 %.
     rounds = int(np.clip(10 / (4 * first[quick]), 9, 40))
     seconds: dict[str, list[float]] = {form: [] for form in steps}
     for use in range(rounds):

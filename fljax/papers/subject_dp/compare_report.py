@@ -78,7 +78,7 @@ def render(
       settings: of the comparison.
       results: of `compare.run`.
       groups: for each split of the subjects the largest group of some batches.
-      claims: of `subject_claims.claims`; empty: no table of them.
+      claims: of `claimed.claims`; empty: no table of them.
     """
     accuracy = {result.label: result.accuracy for result in results}
     loss = {result.label: result.loss for result in results}
