@@ -25,6 +25,7 @@ from fljax.cli import attack as command
 from fljax.simulation.report import attack_figures
 
 ATTACK, TARGETS, ITERATIONS = "inversion_gauss_newton", 10, 400
+BUDGETS = 4  # the command's own
 KEPT = ("scheme", "budget", "noise", "measured", "bound", "standing", "picked", "holds")
 
 
@@ -61,6 +62,7 @@ def table(rows: _tables.Rows) -> str:
         cells = [f"`{name}`", f"{plain['measured']:.1f}"]
         for row in noisy:
             cells.append(f"{row['measured']:.1f} / {_most(row)} ({row['noise']:.3g})")
+        cells += ["-"] * (2 + BUDGETS - len(cells))  # noise that float32 does not hold
         body.append([*cells, noisy[0]["standing"].partition(":")[0]])
     head = [
         "scheme",

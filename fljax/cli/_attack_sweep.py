@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 
-from fljax import schemes
+from fljax import data, schemes
 from fljax.accounting import words
 from fljax.attacks import table
 from fljax.cli import _attack, _own, _run_files
+from fljax.errors import PrivacyPreconditionError
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction through every scheme"
@@ -73,6 +74,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         channel = schemes.get(name).promise == "nats"
         budgets = options.budgets or _attack.BUDGETS["nats" if channel else "epsilon"]
         each = dataclasses.replace(options, scheme=name, budgets=budgets, sweep=None)
+        if channel and options.budgets is None:
+            each = dataclasses.replace(each, budgets=_held(each, here.dataset))
         promise = _attack.promised(each, None, here.dataset)
         told, moved = _attack.played(each, here, promise, lambda _: None)
         games.append((each, promise, told, moved, channel))
@@ -94,6 +97,18 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     say("inversions done")
     ordered = [line for name in options.sweep for line in lines[name]]
     return Found(ordered, _picture(ordered))
+
+
+def _held(options: Any, dataset: data.Dataset) -> tuple[float, ...]:
+    """The budgets whose noise float32 holds: of few numbers to a record, fewer nats."""
+    found = []
+    for budget in options.budgets:
+        try:
+            _attack.promised(dataclasses.replace(options, budgets=(budget,)), None, dataset)
+        except PrivacyPreconditionError:
+            continue
+        found.append(budget)
+    return tuple(found)
 
 
 def _line(scheme: str, line: _attack.Line, standing: str) -> Line:
