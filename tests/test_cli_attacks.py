@@ -425,6 +425,16 @@ def test_a_sweep_without_a_name_is_of_all_schemes_that_fit():
     assert set(every) - set(attack._swept(many)) >= {"white_channel"}
 
 
+def test_a_sweep_leaves_out_nats_whose_noise_float32_does_not_hold():
+    from fljax.cli import _attack, _attack_sweep, attack
+
+    told = {}
+    for name in ("embedding_channel", "white_channel"):
+        options = attack.Options(scheme=name, budgets=_attack.BUDGETS["nats"])
+        told[name] = _attack_sweep._held(options, data.load("digits"))
+    assert told == {"embedding_channel": (1.0, 10.0, 100.0), "white_channel": (1, 10, 100, 1000)}
+
+
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_that_gets_past_a_bound_exits_with_1(tmp_path, monkeypatch, capsys):
     from fljax.cli import _attack_membership
