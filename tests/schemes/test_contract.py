@@ -32,6 +32,7 @@ ALLOWED = {
     "accounting/dp_accountants.py": {"neighboring_relation"},
     "accounting/events.py": {"self", "value"},
     "accounting/interop.py": {"event", "neighboring_relation", "noise_relative_to"},
+    "cli/_attack_classes.py": {"images"},
     "cli/_bench.py": {"os"},
     "cli/_flags.py": {"default"},
     "cli/_output.py": {"value"},
@@ -58,6 +59,7 @@ ALLOWED = {
     "simulation/record/folder.py": {"os"},
     "simulation/record/run_record.py": {"self"},
     "papers/lightdp/timing.py": {"small"},
+    "papers/reproduce.py": {"Settings"},
     "simulation/trained.py": {"step"},
 }
 
