@@ -31,7 +31,7 @@ ALONE: dict[str, Any] = {
     "batch_size": 1,
     "expected_subjects": 1.0,
     "expected_items": 1.0,
-    "grid_norm": 640,  # who draws all of the noise alone draws at most 4,096 steps of it
+    "grid_norm": 640,  # all of the noise drawn alone: at most 4,096 steps, 6.4 times the norm
     "item_sampling_prob": 1.0,
     "local_batch_size": 1,
     "max_colluders": 0,

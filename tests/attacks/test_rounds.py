@@ -131,7 +131,9 @@ def test_a_channel_is_used_once(key):
 def test_every_scheme_with_an_epsilon_is_attacked_here():
     assert {name for name in rounds.promising() if not name.endswith("_channel")} == set(SCHEMES)
     for name, other in OF_ANOTHER.items():
-        assert schemes.get(name).make.__module__ == schemes.get(other).make.__module__
+        one, two = schemes.get(name), schemes.get(other)
+        assert one.make.__module__ == two.make.__module__
+        assert one.event(config(name)) == two.event(config(other))
 
 
 def record_event(noise):
