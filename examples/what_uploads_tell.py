@@ -16,7 +16,6 @@ import numpy as np
 import fljax_kernels
 from fljax import accounting, data, models, schemes
 from fljax.attacks import (
-    membership,
     metrics,
     perceptual,
     properties,
@@ -145,8 +144,7 @@ def infer(digits: data.Dataset) -> None:
             for attack in ("white_box", "gradient_alignment", "subject_lira")
         ]
         print(f"members, {name}: AUC of {', '.join(told)}")
-    people, _ = membership.of_subjects(included[0], subjects)
-    print(f"  {POOL} examples of {len(people)} persons, half of whom were trained on")
+    print(f"  {POOL} examples of {POOL // OF_A_PERSON} persons, half of whom were trained on")
 
 
 def _halves(size: int) -> tuple[slice, slice]:

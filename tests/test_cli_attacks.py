@@ -569,6 +569,11 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--model", "cnn", "--lora", "2"], "membership or symbols with lora"),
         (["attack", "--attack", "lira", "--scheme", "lightdp"], "for examples or subjects"),
         (["attack", "--attack", "subject_lira", "--scheme", "dp_sgd"], "for subjects with"),
+        (
+            ["attack", "--attack", "lira_of_views", "--scheme", "dp_fedsgd"]
+            + ["--dataset", "breast_cancer"],
+            "images for lira_of_views",
+        ),
         (["attack", "--attack", "model_inversion", "--scheme", "white_channel"], "scheme to be"),
         (["attack", "--attack", "model_inversion", "--scheme", "dp_fedavg", "--pool", "8"], "each"),
         (["audit", "--scheme", "natural_channel", "--num-rounds", "2"], "num_rounds=1"),

@@ -5,8 +5,8 @@
 Every scheme with an epsilon is audited in its small world at noise multiplier 1, by many runs, as
 its promise's adversary sees it and as one who sees the averaged model alone would; and by 5,000
 runs at noise multipliers 1 and 2, where the scheme with half the noise is the control. What so many
-runs prove of the worst that the event allows is `rounds.reachable`: where they prove less than four
-fifths of the certificate, more are played.
+runs prove of the worst that the event allows is `rounds.reachable`: where the attack finds less
+than four fifths of the certificate, it is played 100,000 times.
 """
 
 import argparse

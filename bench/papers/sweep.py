@@ -30,7 +30,7 @@ KEPT = ("scheme", "budget", "noise", "measured", "bound", "standing", "picked", 
 
 
 def fitting() -> list[str]:
-    """The schemes that a sweep is on, but for those whose rounds are another one's."""
+    """The schemes that a sweep is on, but for copies: protocols whose rounds are another one's."""
     names = [name for name in schemes.NAMES if ATTACK in scheme_attacks.fitting(name)]
     return [name for name in names if name not in defaults.WHOLE_NUMBERS]
 

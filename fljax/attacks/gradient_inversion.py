@@ -58,8 +58,8 @@ class Settings:
     num_restarts: int = 1
     """Random starts of each target; the one with the least loss is kept."""
     group_weight: float = 0.0
-    """Of the mean squared distance of a target's restarts from their mean, which pulls them
-    together (See through gradients, arXiv:2104.07586, equation 10). Of optimizer adam.
+    """Weight of the mean squared distance of a target's restarts from their mean, which draws them
+    together (See through gradients, arXiv:2104.07586, equation 10): of several restarts by Adam.
     """
     box: tuple[float, float] | None = (0.0, 1.0)
     """Range of the examples' values, which each step clamps to. None: no clamp."""
@@ -86,6 +86,11 @@ class Settings:
             )
         _validate.positive(learning_rate=self.learning_rate)
         _validate.positive_int(num_iterations=self.num_iterations, num_restarts=self.num_restarts)
+        if self.group_weight and self.num_restarts == 1:
+            raise ValueError(
+                "Expected num_restarts >= 2 for group_weight, which draws them together, got "
+                f"num_restarts=1 and group_weight={self.group_weight!r}."
+            )
         if self.box is not None and not self.box[0] < self.box[1]:
             raise ValueError(
                 f"Expected box to be (low, high) with low < high, got box={self.box!r}."

@@ -24,9 +24,9 @@ HEAD = ("budget", "noise", "PSNR", "of the mean image", "classes told", "accurac
 class Line(NamedTuple):
     """One budget; infinite: without noise. psnr, guessed: medians over classes, beside the class's
     mean image, of what was found and of the attacker's own mean image, where the search starts.
-    picked: the share of classes towards whose mean image the search went most. accuracies: of the
-    model, on what it was trained on and on held-out images. No bound is taken: `bound` is 1, holds
-    None.
+    picked: the share of classes towards whose mean image the search went most, from the mean of
+    all. member_accuracy, other_accuracy: of the model, on what it was trained on and on held-out
+    images. No bound is taken: `bound` is 1, holds None.
     """
 
     budget: float

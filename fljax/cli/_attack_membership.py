@@ -78,6 +78,10 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             f"Expected a dataset of classes for {options.attack}, got dataset={options.dataset!r} "
             "of text."
         )
+    if options.attack == "lira_of_views" and pool["x"].ndim != 4:
+        raise ValueError(
+            f"Expected a dataset of images for lira_of_views, got dataset={options.dataset!r}."
+        )
     given = {"hidden": _HIDDEN} if options.model == "mlp" else {}
     sizes, base = _own.model(options.model, options.lora, own, **given)
     model = models.create(
@@ -90,11 +94,11 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         **sizes,
     )
     loss = (models.next_token if texts else models.softmax_cross_entropy)(model.apply)
-    # One pair more, less one: the target is nobody's complement.
     subjects = None
     if options.attack in attacks.OF_SUBJECTS:
         subjects = np.arange(options.pool) // _OF_A_PERSON
     units = options.pool if subjects is None else int(subjects[-1]) + 1
+    # One pair more, less one: the target is nobody's complement.
     included = shadow.halves(jax.random.fold_in(root, 1), options.shadows + 2, units)[1:]
     if options.attack in trained.ALONE:
         included = included[:1]

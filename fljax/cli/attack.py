@@ -41,8 +41,8 @@ candidates that anybody tells by the certificate.
 With --attack properties a round has one client's images, --batch-size of them, and its update says
 whether they are turned, and the mix of their labels. No bound is taken.
 
-With --attack model_inversion a model is trained by the scheme on --pool images, and its owner looks
-for an image that the model takes for each class. No bound is taken.
+With --attack model_inversion a model is trained by the scheme on --pool images, and whoever holds
+it looks for an image that it takes for each class. No bound is taken.
 
 With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
 clients, or of an inversion or symbols one record; its data, and of attacks on membership or symbols

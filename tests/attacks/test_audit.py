@@ -216,10 +216,8 @@ def test_one_run_of_10_000_canaries_reaches_what_the_method_can():
     assert broken.gdp_epsilon > 4.377
 
 
-SHARE, SLOPE = (
-    0.52,
-    0.7,
-)  # where a leaky run's log-odds bend, in epsilons, and their slope from there
+# Where a leaky run's log-odds bend, in epsilons, and their slope from there.
+SHARE, SLOPE = 0.52, 0.7
 
 
 def leaky(mu, bend):

@@ -28,7 +28,7 @@ ELSEWHERE = {
     "symbols": ("attacks/test_text", "symbols_are_read_off_an_update_without_noise_and_not"),
     "exposure": ("attacks/test_text", "canaries_of_subjects_are_exposed_without_noise_and_hidden"),
 }
-SCHEME, SHADOWS, POOL, ROUNDS, TARGETS, OF_A_PERSON = "higradavg", 16, 120, 100, 4, 4
+SCHEME, SHADOWS, POOL, ROUNDS, TARGETS, OF_A_PERSON = "higradavg", 16, 120, 100, 5, 4
 
 
 def test_every_attack_of_the_command_has_its_controls():
@@ -97,8 +97,7 @@ def test_members_are_told_without_noise_and_none_through_it(attack, through):
         """The area, over targets."""
         areas = []
         for at in range(TARGETS):
-            # The first is the target's: of those that come after all targets, and so are nobody's
-            # complement.
+            # The target, and the last of all, which are pairs of complements: none is a target's.
             kept = np.asarray([at, *range(TARGETS, TARGETS + SHADOWS)])
             cut = lambda leaf, kept=kept: leaf[kept]
             here = given._replace(

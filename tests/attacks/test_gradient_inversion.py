@@ -403,6 +403,7 @@ def test_bad_settings_and_axes_raise_in_one_line(key):
         ({"optimizer": "gauss_newton", "distance": "tag"}, "cosine or l2"),
         ({"group_weight": -1.0}, "group_weight >= 0"),
         ({"group_weight": 1.0, "optimizer": "lbfgs"}, "group_weight=0 without"),
+        ({"group_weight": 1.0}, "num_restarts >= 2 for group_weight"),
     ):
         with pytest.raises(ValueError, match=text):
             inversion.Settings(**change)
