@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from fljax import data, models, schemes
+from fljax import accounting, data, models, schemes
 from fljax.accounting import events
 from fljax.attacks import audit, metrics, reconstruction, rounds, table, victims
 from fljax.attacks import gradient_inversion as inversion
@@ -194,6 +194,17 @@ def test_configs_take_what_fits_and_refuse_what_does_not():
         rounds.config("lightdp", sampling_prob=0.5)
     with pytest.raises(ValueError, match="num_candidates"):
         reconstruction.identification_bound(None, 0)
+
+
+@pytest.mark.parametrize("name", ["distributed_dgauss", "skellam"])
+def test_a_lone_client_of_integer_schemes_may_have_the_noise_of_epsilon_1(name):
+    """All of it, in steps of the grid, of which a client's generator draws at most 4,096."""
+    scheme, config = schemes.get(name), reconstruction.config(name, noise_multiplier=4.5)
+    assert accounting.epsilon(scheme.event(config), delta=1e-5) < 1
+    scheme.make(config, loss, num_units=2)
+    more = reconstruction.config(name, noise_multiplier=6.5)
+    with pytest.raises(ValueError, match="at most 4096 steps a client"):
+        scheme.make(more, loss, num_units=2)
 
 
 def test_a_search_that_never_saw_a_finite_loss_found_nothing(key):
