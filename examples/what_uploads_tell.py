@@ -7,6 +7,7 @@ updates, by the gradient of the last layer, and person by person.
 """
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -43,7 +44,7 @@ def solve(digits: data.Dataset) -> None:
     keys = jax.random.split(jax.random.key(1), TARGETS)
     through = reconstruction.updates("dp_sgd", config, loss, net.params, examples, keys, digits)
     learnt = perceptual.learn(digits.train["x"], jax.random.key(2), num_steps=LEARNING)
-    measures = {
+    measures: dict[str, Callable[..., Any]] = {
         "PSNR": metrics.psnr,
         "R-PSNR": perceptual.registered_psnr,
         "SSIM": metrics.ssim,
@@ -67,7 +68,7 @@ def solve(digits: data.Dataset) -> None:
         print(f"  {named:.0%} are nearest to their own among {len(digits.test['x'])}")
 
 
-def _solved(chain: victims.Chain, uploads: Any, place: int, examples: Any) -> np.ndarray:
+def _solved(chain: victims.Chain, uploads: Any, place: int, examples: Any) -> Any:
     names = sorted(chain.functional.params)
     found = recursive.invert(
         chain.layers,
