@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import scipy.stats
+from scipy import special
 
 from fljax import models
 from fljax.data import channel
@@ -122,7 +122,7 @@ def interval(shares: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     would by a mean. Anywhere, if so few rounds do not tell it at that level.
     """
     ordered, count = np.sort(shares), len(shares)
-    rank = int(scipy.stats.binom.ppf((1 - level) / 2, count, 0.5))
+    rank = int(np.sum(special.bdtr(np.arange(count), count, 0.5) <= (1 - level) / 2))
     if rank < 1:
         return -math.inf, math.inf
     return float(ordered[rank - 1]), float(ordered[count - rank])

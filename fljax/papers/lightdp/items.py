@@ -264,7 +264,7 @@ def _ways(names: Sequence[str], *, links_fail: bool) -> Any:
             Piece(
                 name,
                 _seconds(settings) + 15.0 * (name in timing.PROTOCOLS),
-                lambda name=name: _over_links(settings, name, links_fail),  # type: ignore[misc]
+                functools.partial(_over_links, settings, name, links_fail),
             )
             for name in names
         ]

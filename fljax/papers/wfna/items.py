@@ -1,6 +1,7 @@
 """Tables and figures of arXiv:2405.04551: the work behind them, and how they look."""
 
 import dataclasses
+import functools
 import math
 import time
 from typing import Any
@@ -380,7 +381,7 @@ ITEMS = (
         "noise",
         "Noise for an epsilon, at the sizes of Figure 5",
         lambda settings: [
-            Piece(f"{epsilon:g}", 20.0, lambda epsilon=epsilon: _noise_needed(epsilon))  # type: ignore[misc]
+            Piece(f"{epsilon:g}", 20.0, functools.partial(_noise_needed, epsilon))
             for epsilon in EPSILONS
         ],
         _show_noise,
