@@ -240,11 +240,14 @@ def plain(holds: bool | None, because: str) -> Verdict:
 
 def by_accounting(holds: Mapping[str, bool | None], because: str) -> Verdict:
     """The verdict on what holds, or not, by the "paper"'s accounting and by the "sound" one; None:
-    cannot be told. Where it does not hold by the sound one, the paper's must surely hold to count.
+    cannot be told, as which of two verdicts it is where only the sound one surely fails.
     """
-    if holds["sound"] is False and holds["paper"] is True:
-        return Verdict("only under the paper's accounting", because)
-    return plain(holds["sound"], because)
+    if holds["sound"] is not False:
+        return plain(holds["sound"], because)
+    if holds["paper"] is None:
+        return Verdict("cannot tell", f"{because}; by ours it fails, by the paper's perhaps not")
+    standing = "only under the paper's accounting" if holds["paper"] else "not reproduced"
+    return Verdict(standing, because)
 
 
 def refuted(

@@ -563,11 +563,13 @@ def _pieces(first: float, a_seed: float, compute: Any) -> Any:
 
 def _victims(times: int, first: float, a_seed: Mapping[str, float], *kinds: Sequence[str]) -> Any:
     """Over that many times the seeds: model inversion finds now one image of a class, now another,
-    and what ten seeds leave open is told by more, on the few victims that it takes.
+    and what ten seeds leave open is told by more, on the few victims that it takes. Those are
+    trained as long whatever the settings' length: over how many uses is a part of what is asked.
     """
 
     def pieces(settings: Settings) -> list[Piece]:
-        settings = dataclasses.replace(settings, seeds=times * settings.seeds)
+        length = 1.0 if kinds else settings.length
+        settings = dataclasses.replace(settings, seeds=times * settings.seeds, length=length)
         return [
             Piece(
                 f"{name.split(':')[0]}, {labels}",
