@@ -24,6 +24,10 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
 
+# The tables and figures of a paper, such as `make reproduce-wfna`: ten minutes.
+reproduce-%: $(VENV)/.papers
+	$(BIN)/fljax reproduce $*
+
 test: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -79,6 +83,10 @@ $(VENV)/bin/python:
 
 $(VENV)/.sim: pyproject.toml $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sim]"
+	@touch $@
+
+$(VENV)/.papers: pyproject.toml $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sim,secure]"
 	@touch $@
 
 $(AOT)/.%: pyproject.toml $(VENV)/.dev

@@ -108,7 +108,8 @@ class Item(NamedTuple):
 
     name: on the command line, such as "fig5". title: what it is, with the paper's number. pieces:
     the work for some settings. show: what they found, to look at. why: where it cannot be remade,
-    the reason; it has no pieces then.
+    the reason; it has no pieces then. packages: those that its work imports, each with what one
+    installs to have it.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Item(NamedTuple):
     pieces: Callable[[Settings], Sequence[Piece]] = lambda settings: ()
     show: Callable[[Settings, Found], Sequence[Table | Picture]] = lambda settings, found: ()
     why: str = ""
+    packages: Mapping[str, str] = {}
 
 
 class Verdict(NamedTuple):

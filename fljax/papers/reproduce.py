@@ -7,6 +7,7 @@ group `fljax.papers`, by `register`, or by its dotted path.
 import dataclasses
 import hashlib
 import html
+import importlib.util
 import json
 import pathlib
 import time
@@ -107,15 +108,23 @@ def run(
     Raises:
       ValueError: no such paper or item; or the folder holds other settings, another thing, or a
         piece that is not as it was written.
+      ImportError: an item that is not made yet needs a package that is missing; nothing is made.
     """
     paper = get(name)
     chosen = _chosen(paper, items)
     _begin(folder, {"paper": name, **dataclasses.asdict(settings)})
+    _check_packages(
+        [
+            item
+            for item in chosen
+            if not all(_kept(folder, item, piece).is_file() for piece in item.pieces(settings))
+        ]
+    )
     left = seconds(paper, settings, items)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for item in paper.items:
         for piece in item.pieces(settings):
-            path = folder / "pieces" / item.name / f"{piece.name}.json"
+            path = _kept(folder, item, piece)
             if item in chosen and not path.is_file():
                 began = time.monotonic()
                 result = piece.compute()
@@ -139,6 +148,27 @@ def _chosen(paper: Paper, items: Sequence[str]) -> list[Item]:
     for item in items:
         _validate.one_of(known, item=item)
     return [item for item in paper.items if not items or item.name in items]
+
+
+def _kept(folder: pathlib.Path, item: Item, piece: Piece) -> pathlib.Path:
+    """The file of what a piece found."""
+    return folder / "pieces" / item.name / f"{piece.name}.json"
+
+
+def _check_packages(items: Sequence[Item]) -> None:
+    """Raises ImportError, which names the items that need a missing package, and what has it."""
+    missing = {
+        item.name: (package, where)
+        for item in items
+        for package, where in item.packages.items()
+        if importlib.util.find_spec(package) is None
+    }
+    if missing:
+        package, where = next(iter(missing.values()))
+        raise ImportError(
+            f"{', '.join(missing)} of this paper: the package {package} is missing: pip install "
+            f"'{where}'. Other items can be chosen by --item."
+        )
 
 
 def _begin(folder: pathlib.Path, settings: dict[str, Any]) -> None:

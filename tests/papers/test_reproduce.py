@@ -85,6 +85,21 @@ def test_pieces_are_done_once_and_an_interrupted_reproduction_goes_on(tmp_path):
     assert [row["standing"] for row in verdicts] == ["reproduced", "open"]
 
 
+def test_a_missing_package_is_named_before_anything_is_made(tmp_path, monkeypatch):
+    numbers, *others = PAPER.items
+    needing = numbers._replace(packages={"json": "x", "no_such_package": "others[numbers]"})
+    monkeypatch.setattr(reproduce, "get", lambda name: PAPER._replace(items=(needing, *others)))
+    told = r"numbers of this paper: the package no_such_package .* 'others\[numbers\]'"
+    with pytest.raises(ImportError, match=told):
+        reproduce.run("letters", records.Settings(), tmp_path)
+    assert COMPUTED == []
+    reproduce.run("letters", records.Settings(), tmp_path, items=["fig9"])
+    monkeypatch.undo()
+    whole = reproduce.run("letters", records.Settings(), tmp_path)
+    monkeypatch.setattr(reproduce, "get", lambda name: PAPER._replace(items=(needing, *others)))
+    assert reproduce.run("letters", records.Settings(), tmp_path).found == whole.found
+
+
 def test_a_conclusion_whose_item_was_not_made_is_open(tmp_path):
     outcome = reproduce.run("letters", records.Settings(), tmp_path / "out", items=["fig9"])
     assert [verdict.standing for _, verdict in outcome.verdicts] == ["open", "open"]

@@ -418,6 +418,9 @@ def _show_quadratic(settings: Settings, found: Found) -> list[Table | Picture]:
     return [Picture("", drawn, note)]
 
 
+# Of the protocols that are timed.
+_SECURE = dict.fromkeys(("cryptography", "gmpy2"), "fljax[secure]")
+
 ITEMS = (
     Item("fig1", "Figure 1: a drawing of who sees what", why="it shows no result"),
     Item(
@@ -432,12 +435,14 @@ ITEMS = (
         "Figure 4: accuracy against time",
         _ways(OVER_LINKS, links_fail=True),
         _show_against_time,
+        packages=_SECURE,
     ),
     Item(
         "table1",
         "Table I: properties of protocols",
         _ways(IN_TABLE_1, links_fail=False),
         _show_properties,
+        packages=_SECURE,
     ),
     Item(
         "table2",
