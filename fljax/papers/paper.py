@@ -248,8 +248,9 @@ def by_accounting(holds: Mapping[str, bool | None], because: str) -> Verdict:
         return plain(holds["sound"], because)
     if holds["paper"] is None:
         return Verdict("cannot tell", f"{because}; by ours it fails, by the paper's perhaps not")
-    standing = "only under the paper's accounting" if holds["paper"] else "not reproduced"
-    return Verdict(standing, because)
+    if holds["paper"]:
+        return Verdict("only under the paper's accounting", because)
+    return Verdict("not reproduced", because)
 
 
 def refuted(
