@@ -3,12 +3,14 @@ not.
 """
 
 import dataclasses
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from fljax import data, models
 from fljax.models import scaling
 from fljax.papers.bidirectional import disguised_membership, known_network, perturbation_leak
 from fljax.server import perturbation
@@ -113,6 +115,82 @@ def test_the_table_shows_both_directions(rows):
     assert all(text.count(mode) == 5 for mode in perturbation_leak.MODES)
 
 
+def test_rows_of_the_table_are_means_over_victims_and_medians_of_errors(monkeypatch):
+    """What attacks find is given here, by mode, victim and share of the noise."""
+    leak, shape, victims, shares = perturbation_leak, (2, 2, 1), 3, (0.0, 1.0)
+    rng = np.random.default_rng(0)
+    parts = [
+        {"x": rng.uniform(0.2, 0.8, (n, *shape)).astype(np.float32), "y": rng.integers(0, 3, n)}
+        for n in (12, 5)
+    ]
+    weights = jnp.asarray(rng.normal(size=(3, 4)), jnp.float32)
+    model = models.Functional({"w": weights}, lambda params, x: params["w"] @ x.reshape(-1))
+    digits = data.Dataset(*parts, 3, "few")
+    true = (parts[1]["x"].reshape(5, 4) @ np.asarray(weights).T).argmax(axis=1)
+    sends = {kind: (lambda *given, kind=kind: ({kind: jnp.zeros(2)},)) for kind in "tg"}
+    asked, bounds = [], []
+    # [victims, shares]; the middle one of three errors is no mean.
+    cosine, error = rng.uniform(size=(2, victims, len(shares))).astype(np.float32) ** [[[1]], [[4]]]
+    psnr = rng.uniform(10, 90, (victims, len(shares)))
+    off = np.float32([[0.01, 0.1]] * victims)  # 40 and 20 dB
+
+    def server(model, plan, fun):
+        def seen(sent, transition, secrets, batches, drawn, told, bound):
+            bounds.append((fun is sends["t"], secrets, float(bound), np.asarray(told).tolist()))
+            images = batches["x"] + off.reshape(victims, len(shares), 1, 1, 1)
+            arrays = (jnp.asarray(values) for values in (cosine, error, psnr))
+            return leak.Seen(*arrays, {"w": jnp.asarray(images)})
+
+        return seen
+
+    def noise(mode, client, own, pair):
+        asked.append((mode, *client, pair / own))
+        return lambda key: jnp.zeros(2)
+
+    told = lambda task, key, *, additive_norm: types.SimpleNamespace(
+        true_model=0.9, as_sent=0.5 if additive_norm else 0.9, corrected=0.8
+    )
+    monkeypatch.setattr(leak, "trained", lambda rounds: (model, digits))
+    monkeypatch.setattr(leak, "_server", server)
+    monkeypatch.setattr(leak, "upload_noise", noise)
+    monkeypatch.setattr(leak, "search", lambda model, found, *_, shape: found["w"])
+    monkeypatch.setattr(scaling, "plan", lambda *_: None)
+    monkeypatch.setattr(perturbation, "draw", lambda plan, key, *, additive_norm: additive_norm)
+    monkeypatch.setattr(perturbation, "perturb", lambda *_: ({}, None))
+    monkeypatch.setattr(leak.perturbed, "triples", lambda *_: sends["t"])
+    monkeypatch.setattr(leak.perturbed, "gradients", lambda *_: sends["g"])
+    monkeypatch.setattr(known_network, "attack", lambda *_: (jnp.asarray(true) * 0, true))
+    monkeypatch.setattr(disguised_membership, "overfitted", lambda *_, **__: None)
+    monkeypatch.setattr(disguised_membership, "attack", told)
+    rows = leak.run(victims=victims, shares=shares)
+    # Gradients alone where outputs are in plain sight; in the printed mode nobody clips.
+    assert [(mode, what) for mode, what, _ in asked] == list(zip(leak.MODES, "ttg", strict=True))
+    assert [ratio for *_, ratio in asked] == pytest.approx([10] * 3)
+    assert [one[:3] for one in bounds] == [(True, 1, np.inf), (True, 1, 1), (False, 0, 1)]
+    assert all(one[3] == list(shares) for one in bounds)
+    mean = parts[0]["x"].mean(axis=0)
+    blind = -10 * np.log10(np.square(mean - parts[1]["x"][:victims]).mean(axis=(1, 2, 3)))
+    for mode in leak.MODES:
+        assert found(rows, "the model", mode)["before"] == pytest.approx(np.mean(true == 0))
+        assert found(rows, "the model", mode)["after"] == 1
+        sees = 0.9 if mode == "r0_gaussian" else 0.5
+        row = found(rows, "the members", mode)
+        assert (row["true model"], row["before"], row["after"]) == (0.9, sees, 0.8)
+        for at, (share, searched) in enumerate(zip(shares, (40, 20), strict=True)):
+            row = found(rows, "the data", mode, share)
+            assert row["search"] == pytest.approx(searched, abs=1e-3)
+            assert row["read"] == pytest.approx(psnr[:, at].mean(), rel=1e-6)
+            assert row["blind"] == pytest.approx(blind.mean(), rel=1e-5)
+            assert row["input |cos|"] == pytest.approx(cosine[:, at].mean(), rel=1e-6)
+            middle = np.sort(error[:, at])[1]
+            assert row["last layer's gradient, relative error"] == pytest.approx(middle, rel=1e-6)
+    text = leak.text(rows).splitlines()
+    blocks = [at for at, line in enumerate(text) if line and not line.startswith(" ")]
+    assert [text[at] for at in blocks] == list(dict.fromkeys(row["direction"] for row in rows))
+    assert len(text) == len(rows) + 3 * 2 + 2  # a title and a head each, and a line between
+    assert text[blocks[1] + 2].split() == ["paper", "0.9", "0.5", "0.8"]
+
+
 def test_the_threshold_is_fitted_on_one_half_and_counted_on_the_other():
     # Fitted between 1 and 2 on the first halves; of the second halves three of four are on their
     # side.
@@ -121,6 +199,29 @@ def test_the_threshold_is_fitted_on_one_half_and_counted_on_the_other():
     task = disguised_membership.overfitted(0, size=20, num_steps=1)
     with pytest.raises(ValueError, match="known <= 10"):
         disguised_membership.attack(task, jax.random.key(0), additive_norm=1.0, known=11)
+
+
+def test_what_a_client_tells_of_members_is_the_mean_over_disguises(monkeypatch):
+    """Losses as sent tell members in the first of two draws of secrets, corrected in both."""
+    apart, alike = jnp.asarray([0.0] * 4 + [1.0] * 4), jnp.zeros(8)
+    draws = iter([(apart, apart), (alike, apart)])
+    drawn = []
+
+    def draw(plan, key, *, additive_norm, **law):
+        drawn.append((additive_norm, law))
+
+    losses = lambda *_: (lambda *_: alike, lambda *_: next(draws))
+    monkeypatch.setattr(disguised_membership, "_losses", losses)
+    monkeypatch.setattr(scaling, "plan", lambda *_, **__: None)
+    monkeypatch.setattr(perturbation, "draw", draw)
+    half = {"x": jnp.zeros((4, 2)), "y": jnp.zeros(4, int)}
+    task = disguised_membership.Overfitted(models.Functional({}, None), half, half)
+    found = disguised_membership.attack(
+        task, jax.random.key(0), additive_norm=0.5, known=2, num_draws=2, form="base"
+    )
+    assert found == (0.5, 0.75, 1.0) and drawn == [(0.5, {"form": "base"})] * 2
+    with pytest.raises(ValueError, match="known <= 2"):
+        disguised_membership.attack(task, jax.random.key(0), additive_norm=0.5, known=3)
 
 
 @pytest.mark.slow(reason="trains and attacks several networks")

@@ -112,9 +112,9 @@ def test_a_search_finds_the_rows_of_a_table_unless_there_is_noise():
     assert hidden.psnr < blind.psnr + 1
 
 
-def test_psi_and_phi_of_a_table_give_input_and_features_away():
-    model, plan, _, x, y, _, score, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
-    secrets, _, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
+def test_psi_and_phi_of_a_table_give_input_features_and_the_last_gradient_away():
+    model, plan, _, x, y, clean, score, _ = task("breast_cancer", "mlp", 4, hidden=(16,))
+    secrets, sent, _, triples = triples_of(plan, model.params, x, y, additive_norm=0.3)
     inputs = jax.jit(jax.vmap(lambda triple: perturbation_leak.read_input(plan, triple)))
     read = score(inputs(triples))
     assert read.psnr > 60 and read.feature_mse < 1e-6
@@ -123,6 +123,17 @@ def test_psi_and_phi_of_a_table_give_input_and_features_away():
     read_features = lambda triple: perturbation_leak.read_features(plan, secrets, triple)
     found = jax.jit(jax.vmap(read_features))(triples)
     np.testing.assert_allclose(found, features, rtol=1e-4, atol=1e-5)
+
+    def last(triple):
+        leak = perturbation_leak.read(plan, sent, triple)
+        kernel = perturbation_leak.last_layer_gradient(plan, secrets, leak)
+        return kernel, perturbation_leak.input_direction(plan, triple)
+
+    kernels, directions = jax.jit(jax.vmap(last))(triples)
+    true = scaling.split(plan, clean)[1][0]
+    np.testing.assert_allclose(kernels, true, atol=1e-2 * float(jnp.abs(true).max()))
+    along = np.abs(np.sum(directions * x, axis=1)) / np.linalg.norm(x, axis=1)
+    assert along.min() > 0.999
 
 
 @jax.jit

@@ -120,6 +120,54 @@ def test_rounds_in_float32_give_data_away_and_exact_ones_do_not(name):
         assert both[0] > least and both[1] == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "honest"), [("dp_fedavg", True), ("dp_fedavg", False), ("local_dp", True)]
+)
+def test_rounds_that_numpy_plays_are_told_by_what_they_draw(name, honest, monkeypatch, key):
+    """In float32, and where noise that is said to be exact is float32 all the same."""
+    few = np.sort(np.random.default_rng(0).standard_normal(4000).astype(np.float32))
+    few *= np.float32(np.sqrt(0.5))
+    tiny = np.full(released_bits._ROWS - 1, released_bits._SMALL, np.float32)
+    rows = np.append(np.float32(1), tiny)
+    totals = {
+        "_neighbours": [np.float32(0), np.float32(1)],
+        "_orders": [np.add.accumulate(each)[-1] for each in (rows, rows[::-1])],
+    }
+    assert totals["_orders"][1] > totals["_orders"][0] == 1  # each single small one is lost
+
+    def played(sums):
+        def make(scheme, config):
+            def released(keys, world):
+                rng = np.random.default_rng(world)
+                if honest and config.noise == "exact":
+                    whole = rng.integers(-3000, 3000, (len(keys), 2)) + np.round(sums[world])
+                    return whole.astype(np.float32) * np.float32(0.0037)
+                scale = np.float32(config.noise_multiplier * np.sqrt(2))
+                noise = scale * rng.choice(few, (len(keys), 2))
+                noise[:, 0] += sums[world]
+                return -noise
+
+            return released
+
+        return make
+
+    for world, sums in totals.items():
+        monkeypatch.setattr(released_bits, world, played(sums))
+    monkeypatch.setattr(floating_point, "half_variance_normals", lambda: few)
+    found = released_bits.play(schemes.get(name), key, trials=10)
+    assert {one.trials for one in found} == {1000}
+    told = {(one.attack, one.noise): one.told for one in found}
+    for attack in ("low bits", "order of summation"):
+        if attack != "low bits" and name == "local_dp":  # nobody sees a sum without its noise
+            assert told[attack, "float32"] is told[attack, "exact"] is None
+            continue
+        assert told[attack, "float32"] > 0.9
+        assert told[attack, "exact"] == 0 if honest else told[attack, "exact"] > 0.5
+    # Beside a sum of 0 nothing is too fine; beside 1 a normal of mean 0 within 1/4 is, but for last
+    # bits that happen to fit: half and more of the 20 % there, in one of two worlds.
+    assert 0.05 < told["precision", "float32"] < 0.13 and told["precision", "exact"] is None
+
+
 def test_releases_that_are_no_whole_numbers_are_seen():
     draw = lambda seed: np.asarray(jax.random.normal(jax.random.key(seed), (1000,)))
     steps = [np.round(2048 * draw(seed)).astype(np.float32) * np.float32(0.0037) for seed in (0, 1)]

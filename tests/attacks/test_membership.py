@@ -2,6 +2,8 @@
 nobody trained.
 """
 
+import dataclasses
+
 import chex
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,15 @@ import pytest
 from scipy import special, stats
 
 from fljax import data, models
-from fljax.attacks import membership, metrics, model_inversion, shadow, trained, white_box
+from fljax.attacks import (
+    membership,
+    metrics,
+    model_inversion,
+    rounds,
+    shadow,
+    trained,
+    white_box,
+)
 
 NUM, SHADOWS, HIDDEN = 200, 32, 32
 
@@ -63,6 +73,96 @@ def overfitted():
 
 def area(scores, included):
     return metrics.auc(scores[included], scores[~included])
+
+
+@pytest.fixture(scope="module")
+def remembering():
+    """Models whose logits are a table, an entry an example: sure of their members, and as sure as
+    an example is easy, which differs more.
+    """
+    rng, size, count = np.random.default_rng(7), 24, 9
+    included = np.asarray(shadow.halves(jax.random.key(3), count + 1, size // 2))[1:].repeat(2, 1)
+    sure = 3.0 * included + rng.uniform(-9, 9, size) + 0.1 * rng.normal(size=included.shape)
+    y = rng.integers(0, 2, size)
+    kernel = jnp.asarray(sure[..., None] * np.eye(2)[y], jnp.float32)
+    pool = {"x": jnp.eye(size), "y": jnp.asarray(y)}
+    table = lambda params, x: x @ params["logits"]["kernel"]
+    whose = np.arange(size) // 2
+    return trained.Trained(
+        table, {"logits": {"kernel": kernel}}, pool, included, pool, subjects=whose
+    )
+
+
+@pytest.mark.parametrize("attack", ["lira", "lira_offline", "rmia", "reference", "subject_lira"])
+def test_who_compares_models_tells_members_however_hard_an_example_is(attack, remembering, key):
+    found = trained.attacked(attack, remembering, key)
+    if attack == "reference":  # where losses are near 0 anyway, being a member changes them little
+        assert 0.85 < found.auc < 1
+    else:
+        assert found.auc == 1 and all(rate.tpr == 1 for rate in found.rates)
+    assert found.largest_auc == 1  # nothing is certified
+    of_persons = attack == "subject_lira"
+    assert np.array_equal(found.members, remembering.included[0][:: 2 if of_persons else 1])
+    assert trained.attacked("loss_threshold", remembering, key).auc < 0.8
+
+
+@pytest.mark.parametrize("attack", ["attack_network", "white_box"])
+def test_the_attack_network_learns_from_one_model_and_is_asked_of_the_target(
+    attack, remembering, key, monkeypatch
+):
+    learnt = []
+
+    def fit(known, members, key):
+        learnt.append((known, members))
+        return lambda asked: -asked["loss"][:, 0] - known["loss"][:, 0] * 0
+
+    monkeypatch.setattr(white_box, "fit", fit)
+    found = trained.attacked(attack, remembering, key)
+    ((known, members),) = learnt
+    assert np.array_equal(members, remembering.included[1])
+    margins = np.asarray(remembering.params["logits"]["kernel"], np.float64)
+    own = [table @ [[1], [-1]] for table in margins[:2]]
+    sign = 1 - 2 * np.asarray(remembering.pool["y"])
+    losses = [np.logaddexp(0, -each[:, 0] * sign) for each in own]
+    np.testing.assert_allclose(found.scores, -losses[0], atol=1e-5)
+    np.testing.assert_allclose(known["loss"][:, 0], losses[1], atol=1e-5)
+    if attack == "attack_network":
+        assert "gradient" not in known
+        return
+    # Of the layer: the input, which is 1 in one place, times the residual.
+    wrong = -np.expm1(-losses[1])
+    assert known["gradient"].shape == (24, 48)
+    np.testing.assert_allclose(np.abs(known["gradient"]).sum(axis=1), 2 * wrong, atol=1e-5)
+
+
+@pytest.mark.parametrize("params", [{"one": {"w": jnp.zeros(2)}, "two": {"w": jnp.zeros(2)}}, []])
+def test_a_layer_that_cannot_be_told_apart_is_refused(params, remembering):
+    model = jax.tree.map(lambda leaf: leaf[None], params)
+    given = remembering._replace(params=model, apply=lambda params, x: jnp.zeros(2))
+    with pytest.raises(ValueError, match="layer that gives the logits"):
+        trained._last_layer(given)
+
+
+def test_a_model_is_trained_on_its_members_alone():
+    """Along one parameter an example: it moves where the example is a member."""
+    name, size, num_rounds = "dp_fedsgd", 6, 2
+    config = dataclasses.replace(rounds.config(name, noise_multiplier=1.0), noise_multiplier=0.0)
+    pool = {"x": np.eye(size, dtype=np.float32)}
+    included = jnp.asarray([[True, False] * 3, [False] * 5 + [True]])
+    found = trained.models(
+        name,
+        dataclasses.replace(config, sampling_prob=1.0),
+        lambda params, example: -jnp.vdot(params["w"], example["x"]),
+        {"w": jnp.zeros(size)},
+        pool,
+        included,
+        jax.random.split(jax.random.key(0), 2),
+        num_rounds=num_rounds,
+        every_round=True,
+    )["w"]
+    assert found.shape == (2, 1 + num_rounds, size) and not np.any(found[:, 0])
+    assert np.array_equal(found[:, 1] > 0, included)
+    assert np.array_equal(found[:, 2] > found[:, 1], included) and not np.any(found[:, 2] < 0)
 
 
 @pytest.mark.slow(reason="trains shadow models")

@@ -3,11 +3,12 @@
 import dataclasses
 
 import jax
+import numpy as np
 import pytest
 
 from fljax import schemes
 from fljax.attacks import noisy_records, noisy_uploads, reconstruction, table
-from fljax.data import ClientData
+from fljax.data import ClientData, Dataset
 
 
 @pytest.mark.slow(reason="audits one more channel by thousands of records", but=[2.0])
@@ -39,3 +40,33 @@ def test_a_scheme_that_draws_half_the_variance_is_told(key, monkeypatch):
     monkeypatch.setattr(reconstruction, "updates", cheating)
     row = table.row("parameter_channel", key)
     assert row.holds is False and row.certified > row.measured
+
+
+def test_along_its_label_a_clipped_gradient_is_the_record(key, monkeypatch):
+    """Uploads by float64: outer products of record and residual, of norm 1, behind noise."""
+    rng, side, classes, stddev = np.random.default_rng(0), 3, 4, 0.25
+    x = rng.normal(size=(200, side, side, 1))
+    x /= np.linalg.norm(x, axis=(1, 2), keepdims=True) / 2  # of norm 2: clipping shortens all alike
+    y = rng.integers(0, classes, len(x)).astype(np.int32)
+    part = {"x": x.astype(np.float32), "y": y}
+    known = Dataset(part, part, classes, "normals", covariance=np.eye(side**2))
+
+    def updates(name, config, loss, params, examples, keys, dataset):
+        residual = 1 / classes - np.eye(classes)[y]
+        outer = np.einsum("td,tk->tdk", x.reshape(len(x), -1), residual)
+        outer /= np.linalg.norm(outer, axis=(1, 2), keepdims=True)
+        noise = stddev if config.nats == 1 else 0
+        return {"kernel": outer + noise * rng.normal(size=outer.shape)}
+
+    monkeypatch.setattr(reconstruction, "updates", updates)
+
+    @dataclasses.dataclass
+    class Config:
+        nats: float
+
+    (world,) = noisy_uploads.worlds("parameter_channel", Config(1), key, known)
+    truth = x.reshape(len(x), -1)
+    np.testing.assert_allclose(world[2], truth, rtol=1e-6)
+    away = np.asarray(world[1]) - truth
+    # The scale from a norm of 1 back to 2 is that of the noise, too; five standard errors.
+    assert np.mean(away**2) == pytest.approx((2 * stddev) ** 2, rel=5 * (2 / away.size) ** 0.5)

@@ -1,5 +1,7 @@
 """What an update says of its data as a whole, with a control that must fail."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ import pytest
 import fljax_kernels
 from fljax import data, models
 from fljax.attacks import metrics, properties
+from fljax.cli import _attack, _attack_properties
 
 KNOWN, ASKED, EACH = 120, 80, 20
 
@@ -114,3 +117,44 @@ def test_bad_arguments_raise_in_one_line():
     ):
         with pytest.raises(ValueError, match=text):
             call()
+
+
+def test_the_command_tells_turned_images_and_mixes_that_an_update_shows(monkeypatch):
+    """Updates by float64: a direction for turned images, one for each label, and noise."""
+    options = types.SimpleNamespace(pool=120, batch_size=20, seed=0, model=None, dataset="digits")
+    rng, classes = np.random.default_rng(8), 10
+    there = _attack_properties.clients(data.load("digits"), options.pool, 20, 0)
+    along = rng.normal(size=(1 + classes, 16))
+    shown = np.concatenate([there.has[:, None], there.mixes], axis=1) @ along
+
+    def played(options, here, promise, say):
+        # Each has a batch of its own: what is beside the first image are the other 19.
+        assert here.beside["x"].shape[1] == 19
+        told = [(np.inf, None, 0.0), (8.0, None, 1e3)]
+        moved = [{"w": shown + noise * rng.normal(size=shown.shape)} for _, _, noise in told]
+        return told, moved
+
+    picture = []
+    monkeypatch.setattr(_attack, "images", lambda *_: data.load("digits"))
+    monkeypatch.setattr(_attack, "promised", lambda *_: types.SimpleNamespace(unit="epsilon"))
+    monkeypatch.setattr(_attack, "played", played)
+    monkeypatch.setattr(
+        _attack_properties.attack_figures,
+        "success",
+        lambda *given, **_: picture.append(given) or "",
+    )
+    made = types.SimpleNamespace(params={"w": jnp.zeros(16)}, apply=None)
+    monkeypatch.setattr(models, "create", lambda *_, **__: made)
+    found = _attack_properties.run(options, None, print)
+    plain, noisy = found.lines
+    assert plain.auc == 1 and plain.label_mix > 0.95 and plain.rates[0].tpr == 1
+    # 15 of each kind are asked: a standard error of 0.11.
+    assert abs(noisy.auc - 0.5) < 0.5 and noisy.label_mix < 0.3 and noisy.bound == 1
+    assert picture == []
+    text = "".join(_attack_properties.sections(options, found))
+    assert "120 clients of 20 images of digits" in text and "no noise" in text
+    assert picture[0][:3] == ([8.0], {"images are turned": [noisy.auc]}, [1.0])
+    assert _attack_properties.cells(plain)[-1].endswith("%")
+    wide = data.Dataset({"x": np.zeros((4, 2, 3, 1)), "y": np.zeros(4, int)}, {}, 1, "wide")
+    with pytest.raises(ValueError, match="square images"):
+        _attack_properties.clients(wide, 2, 1, 0)

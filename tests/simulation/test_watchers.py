@@ -135,6 +135,43 @@ def test_wandb_gets_every_round_under_the_runs_own_name(monkeypatch, tmp_path, a
     )
 
 
+@pytest.mark.parametrize(("num_rounds", "ends"), [(1, 1), (2, 2), (4, 3), (6, 3)])
+def test_a_trace_is_of_three_rounds_after_the_first_and_ends_with_the_run(
+    num_rounds, ends, monkeypatch, tmp_path
+):
+    done, seen = [], []
+    monkeypatch.setattr(trackers.jax.profiler, "start_trace", lambda _: seen.append(len(done)))
+    monkeypatch.setattr(trackers.jax.profiler, "stop_trace", lambda: seen.append(len(done)))
+    watcher = trackers.Several([trackers.Profiler(tmp_path)])
+    watcher.start(None, 0)
+    for number in range(num_rounds):
+        watcher.round({"round": number + 1})
+        done.append(number)
+    watcher.stop()
+    assert seen == [0, ends]
+
+
+def test_a_resumed_run_goes_on_under_its_own_name_at_wandb(monkeypatch, tmp_path):
+    calls, logged = [], []
+    update = lambda values, allow_val_change: calls.append(values)
+    service = types.SimpleNamespace(config=types.SimpleNamespace(update=update))
+    service.log = lambda numbers, step: logged.append((step, numbers))
+    service.finish = lambda: calls.append("finished")
+    init = lambda **options: calls.append(options) or service
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    plan = types.SimpleNamespace(delta=1e-5, num_units=7)
+    for done in (0, 1):
+        watcher = trackers.WandB(tmp_path, "a project")
+        watcher.start(plan, done)
+        watcher.round({"round": done + 1, "epsilon": "inf", "train_loss": 0.5})
+        watcher.stop()
+    first, told, ended, again, *_ = calls
+    assert first["id"] == again["id"] == (tmp_path / "wandb-id").read_text()
+    assert first["name"] == tmp_path.name and first["resume"] == "allow"
+    assert told == {"delta": 1e-5, "num_units": 7} and ended == "finished"
+    assert logged == [(1, {"train_loss": 0.5}), (2, {"train_loss": 0.5})]
+
+
 def test_infinities_are_left_out_of_what_is_plotted():
     assert trackers._numbers(json.loads('{"round": 3, "epsilon": "inf", "train_loss": 0.5}')) == {
         "train_loss": 0.5

@@ -219,7 +219,8 @@ def in_colour(settings: Any) -> dict[str, Any]:
             }
             if noise is not None:
                 var = math.exp(float(noise.log_noise_var))
-                added = var * (np.mean(noise.weights) + (values if case[0] == "white" else 0))
+                weight = float(np.mean(np.asarray(noise.weights, np.float64)))
+                added = var * (weight + (values if case[0] == "white" else 0))
                 away = np.asarray(noisy, np.float64).reshape(len(picks), -1) - mean
                 gained = (away @ directions) * (values / (values + added)) @ directions.T
                 error = mean + gained - np.asarray(x, np.float64).reshape(len(picks), -1)
