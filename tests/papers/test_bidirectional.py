@@ -250,8 +250,10 @@ def test_an_image_is_the_same_from_each_layer_and_lies_in_its_box():
 
 
 def test_of_all_layers_the_search_whose_gradient_fits_best_is_kept(monkeypatch):
-    """Each search adds 1 to the features it starts from; the second of three fits best."""
-    generator, count, losses = _untrained((3, 4, 1)), 2, iter([0.5, 0.1, 0.3])
+    """Each search adds 1 to the features it starts from; which fits best is said by its target."""
+    generator = _untrained((3, 4, 1))
+    losses = np.float32([[0.1, 0.5, 0.3], [0.5, 0.1, 0.3], [0.5, 0.4, 0.3]])
+    depths = iter(range(3))
 
     class Found(NamedTuple):
         x: jax.Array
@@ -259,20 +261,24 @@ def test_of_all_layers_the_search_whose_gradient_fits_best_is_kept(monkeypatch):
 
     def invert(look, params, upload, y, key, *, shape, settings, start):
         assert shape == (1, *start.shape[1:])
-        return Found(1 + start[None], jnp.full((1,), next(losses)))
+        return Found(1 + start[None], upload["losses"][:, next(depths)])
 
     monkeypatch.setattr(generative.gradient_inversion, "invert", invert)
     model = models.Functional({"w": jnp.ones((2, 12))}, lambda p, x: p["w"] @ x.reshape(-1))
-    sent = {"w": jnp.zeros((count, 2, 12))}
-    found = generative.search(model, generator, sent, jnp.arange(count), jax.random.key(0))
-    features = np.ones(generative.LATENT)
+    sent = {"losses": jnp.asarray(losses)}
+    found = generative.search(model, generator, sent, jnp.arange(3), jax.random.key(0))
     layers = [[np.asarray(part, np.float64) for part in layer] for layer in generator.layers]
-    second = np.maximum(features @ layers[0][0] + layers[0][1], 0) + 1
-    third = np.maximum(second @ layers[1][0] + layers[1][1], 0)
-    last = third @ layers[2][0] + layers[2][1]
-    image = (-1 + 4 / (1 + np.exp(-last))).reshape(3, 4, 1)
-    np.testing.assert_allclose(found, np.stack([image] * count), atol=1e-5)
-    assert next(losses, None) is None
+    features, expected = np.zeros(generative.LATENT), []
+    for depth, (weights, bias) in enumerate(layers):
+        features = features + 1
+        last = features
+        for at, layer in enumerate(layers[depth:], depth):
+            last = last @ layer[0] + layer[1]
+            last = np.maximum(last, 0) if at < 2 else last
+        expected.append((-1 + 4 / (1 + np.exp(-last))).reshape(3, 4, 1))
+        features = np.maximum(features @ weights + bias, 0)
+    np.testing.assert_allclose(found, np.stack(expected), atol=1e-5)
+    assert next(depths, None) is None
 
 
 @pytest.mark.slow(reason="trains a generator, and searches its images by their gradients")

@@ -50,7 +50,7 @@ def attack(monkeypatch):
         monkeypatch.setattr(victims, "task_of", lambda *_, **__: task)
 
     def tools(_):
-        gradients = lambda params, x, y: {"w": x.mean(axis=1).reshape(len(x), -1)}
+        gradients = lambda params, x, y: {"w": np.asarray(x).mean(axis=1).reshape(len(x), -1)}
         search = lambda params, seen, *_: np.asarray(seen["w"]).reshape(-1, *SHAPE)
         return gradients, search, search
 
@@ -131,6 +131,9 @@ def test_noise_on_a_batchs_gradient_hides_its_mean_as_much_as_its_variance_says(
     across = 5 * 2 * multiplier / math.sqrt(SIZE) / math.sqrt(256 * SIZE)
     expected = 1 / SIZE + multiplier**2
     assert error("DP", "1") == pytest.approx(expected, abs=near * multiplier**2 + across)
+    # Of four of 64 with a mean of 0 that of their squared mean is 4 / 4 * 60 / 63.
+    expected = (60 / 63) / 4 / SIZE + (multiplier / 4) ** 2
+    assert error("DP", "4") == pytest.approx(expected, rel=5 * math.sqrt(2 / SIZE / 256))
     # One record among others that are noise to it, by determinants.
     unit = public / 2
     spread = unit.T @ unit / len(unit)
