@@ -522,7 +522,7 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
     from fljax.attacks import table
 
     run_dir = tmp_path / "run"
-    assert cli.main(["audit", "--all", "--trials", "10000", "--run-dir", str(run_dir)]) == 0
+    assert cli.main(["audit", "--all", "--trials", "4000", "--run-dir", str(run_dir)]) == 0
     rows = json.loads((run_dir / "audit.json").read_text())["rows"]
     assert [row["scheme"] for row in rows] == [
         name for name in table.PAPERS if name in schemes.NAMES

@@ -104,16 +104,25 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     draw_key, replay_key = jax.random.split(key)
     count = _rounds(scheme, config)
 
-    def view(key: jax.Array, present: jax.Array, against: Any = False) -> jax.Array:
+    def view(key: jax.Array, present: jax.Array, against: jax.Array) -> jax.Array:
         holds = jnp.repeat(present, pair.holders, total_repeat_length=pair.num_clients)
         seen = pair.everybody(key, holds, against, num_rounds=count, each=True)
         steps = jnp.diff(seen, axis=1, prepend=jnp.zeros_like(seen[:, :1]))
         return jnp.moveaxis(steps, 1, 2)  # [V, 3, T]
 
+    # Rounds of nobody; then, under each key of a replay, one of nobody and one of each unit alone.
+    keys = jnp.repeat(jax.random.split(replay_key, _KEYS), 1 + units)
+    alone = np.tile(np.eye(1 + units, units, -1, dtype=bool), (_KEYS, 1))
+    against = np.repeat(np.arange(_KEYS) % 2 == 0, 1 + units)
+    views = worlds.map_in_blocks(
+        view,
+        jnp.concatenate([jax.random.split(draw_key, _DRAWS), keys]),
+        np.concatenate([np.zeros((_DRAWS, units), bool), alone]),
+        np.concatenate([np.zeros(_DRAWS, bool), against]),
+        at_once=_AT_ONCE,
+    ).astype(np.float64)
+    drawn, moved = views[:_DRAWS], views[_DRAWS:]
     # Data lie along the first parameter; along the others a round shows its noise alone.
-    nobody = lambda key: view(key, jnp.zeros(units, bool))
-    draw = jax.jit(lambda keys: jax.lax.map(nobody, keys, batch_size=_AT_ONCE))
-    drawn = np.asarray(draw(jax.random.split(draw_key, _DRAWS)), np.float64)
     size = drawn.shape[-2]
     if size % worlds.DIM:
         raise ValueError(
@@ -129,15 +138,19 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     # the length that it gives any vector is a root of n / chi^2 of n - T + 1 too long.
     free = len(noise) * (worlds.DIM - 1) - count + 1
     slack = _STANDARD_ERRORS / math.sqrt(2 * free) + (count - 1) / (2 * free)
-    whiten = jnp.asarray(np.linalg.inv(np.linalg.cholesky(covariance)), jnp.float32)
-    keys, against = jax.random.split(replay_key, _KEYS), jnp.arange(_KEYS) % 2 == 0
+    whiten = np.linalg.inv(np.linalg.cholesky(covariance))
+    moved = moved.reshape(_KEYS, 1 + units, -1, *parts)
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is reported below
+        apart = jnp.asarray(np.einsum("vpts,kuvpds->kuvpdt", whiten, moved), jnp.float32)
 
     def seen(present: jax.Array, mask: jax.Array) -> jax.Array:
-        """A row is one unit under one key: it moves what is seen under that key alone."""
+        """A row is one unit under one key: it moves what is seen under that key alone. No two are
+        there at once.
+        """
         del mask
-        moved = jax.vmap(view)(keys, present.reshape(_KEYS, units), against)
-        apart = moved.reshape(*moved.shape[:2], *parts)
-        return jnp.einsum("vpts,kvpds->kvpdt", whiten, apart, precision="highest")
+        here = present.reshape(_KEYS, units)
+        who = jnp.where(here.any(axis=1), 1 + here.argmax(axis=1), 0)
+        return apart[jnp.arange(_KEYS), who]
 
     nothing = jnp.zeros(_KEYS * units, bool)
     try:

@@ -384,17 +384,13 @@ def play(
     """
     _validate.stream_key(key=key)
     _validate.positive_int(num_trials=num_trials, at_once=at_once)
-
-    @jax.jit
-    def run(keys: jax.Array) -> jax.Array:
-        one = lambda pair: game.score(*pair)
-        return jax.lax.map(
-            one,
-            (keys, jnp.arange(2 * num_trials) < num_trials),
-            batch_size=min(at_once, num_trials),
-        )
-
-    found = np.asarray(run(jax.random.split(key, 2 * num_trials)), np.float64)
+    scores = worlds.map_in_blocks(
+        game.score,
+        jax.random.split(key, 2 * num_trials),
+        np.arange(2 * num_trials) < num_trials,
+        at_once=min(at_once, num_trials),
+    )
+    found = scores.astype(np.float64)
     if found.ndim == 1:
         return found[:num_trials], found[num_trials:]
     pairs = [audit.combined(view[:num_trials], view[num_trials:]) for view in found.swapaxes(0, 1)]

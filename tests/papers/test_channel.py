@@ -143,7 +143,7 @@ def test_at_full_size_each_seed_has_records_of_its_own(name, model):
 @pytest.mark.slow(reason="inverts gradients for half a minute")
 def test_what_is_sent_is_remade_with_pictures(tmp_path):
     outcome = reproduce.run(
-        "channel", records.Settings(seeds=2), tmp_path, items=["fig5", "fig6", "fig7"]
+        "channel", records.Settings(seeds=1), tmp_path, items=["fig5", "fig6", "fig7"]
     )
     standing = {one.statement: verdict.standing for one, verdict in outcome.verdicts}
     assert standing["DP-SGD costs 57 % and more"] == "open"
@@ -155,9 +155,9 @@ def test_what_is_sent_is_remade_with_pictures(tmp_path):
         assert np.mean(piece["rows"]["without direction 0"]) > np.mean(piece["rows"]["whole"])
 
 
-@pytest.mark.slow(reason="trains networks by heart, behind each defence")
+@pytest.mark.slow(reason="trains networks by heart, behind a defence and without")
 def test_a_victim_without_a_defence_gives_its_members_away():
-    found = items._trained("digits", items.WRONG, records.Settings(seeds=2))
+    found = items._trained("digits", items.WRONG, records.Settings(seeds=2), ("natural",))
     told = {(row["defence"], row["budget"]): np.mean(row["auc"]) for row in found["rows"]}
     assert told["none", 0] > 0.75 > told["natural", 50]
 

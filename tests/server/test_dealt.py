@@ -55,7 +55,7 @@ def after_two_rounds(algorithm, cohort, params):
 
 
 CASES = [
-    *[("dp_fedavg", *on) for on in ((1, None), (2, None), (8, None), (2, 8), (8, 8))],
+    *[("dp_fedavg", *on) for on in ((1, None), (8, None), (2, 8))],
     *[(name, 2, 8) for name in ("dp_fedbuff", "dp_scaffold", "higradavg", "lightdp", "sgd_dp")],
 ]
 
@@ -149,12 +149,12 @@ def needs(devices, deal):
     return memory.argument_size_in_bytes, memory.temp_size_in_bytes, sent
 
 
-@pytest.mark.slow(reason="compiles rounds for 2, 4 and 8 devices")
+@pytest.mark.slow(reason="compiles rounds for 2 and 8 devices")
 def test_what_a_device_holds_does_not_grow_with_their_number():
-    arguments, temporaries, sent = zip(*(needs(n, deal=True) for n in (2, 4, 8)), strict=True)
+    arguments, temporaries, sent = zip(*(needs(n, deal=True) for n in (2, 8)), strict=True)
     assert max(arguments) <= 1.05 * min(arguments)
     assert max(temporaries) <= 1.05 * min(temporaries)
-    assert sent == (["all-reduce"],) * 3  # of the sums, and nothing of the examples
+    assert sent == (["all-reduce"],) * 2  # of the sums, and nothing of the examples
     # Of one pool each device holds the examples of all.
     assert needs(8, deal=False)[0] > 3.5 * needs(2, deal=False)[0]
 

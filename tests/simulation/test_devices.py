@@ -58,8 +58,11 @@ def test_a_scheme_of_every_kind_runs_on_two_devices_as_on_one(name, tmp_path):
         config,
         run=dataclasses.replace(config.run, num_rounds=ROUNDS, seed=0, baseline=False, groups=4),
     )
-    one = run.start(config, tmp_path / "one", Nobody(), devices=1)
-    two = run.start(config, tmp_path / "two", Nobody(), devices=2)
+    made = job.prepare(config)
+    one, two = (
+        run.launch(made, tmp_path / where, lambda _: Nobody(), devices=devices)
+        for where, devices in (("one", 1), ("two", 2))
+    )
     same = name not in OTHERWISE_ROUNDED
     for written in (folder.PRIVACY, folder.METRICS) if same else (folder.PRIVACY,):
         assert (tmp_path / "one" / written).read_bytes() == (

@@ -96,7 +96,6 @@ def launch(tmp_path, compiled_once):
         env = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
             "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": "",
             **more,
         }
         mine = [
@@ -161,10 +160,10 @@ def test_two_processes_write_what_one_writes_and_read_their_own_clients(
 
 
 def at_round_3(launch, run_dir, given, count=2):
-    """Two processes, or `count`, of which the first waits for eight seconds after its third
-    round.
+    """Two processes, or `count`, of which the first waits for three seconds after its third
+    round. The others wait for it and compute all the while.
     """
-    running, _ = launch(count, "start", run_dir, given, HOLD_S="8")
+    running, _ = launch(count, "start", run_dir, given, HOLD_S="3")
     metrics = run_dir / folder.METRICS
     until = time.monotonic() + 240
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") == 3):

@@ -39,11 +39,18 @@ def ssim(found: jax.Array, truth: jax.Array, wide: float) -> jax.Array:
 
 
 def _over_cases(fun: Any) -> Any:
-    """Over seeds, side by side, and over cases, a few at a time."""
+    """Over seeds, side by side, and over cases, a few at a time. The last few are filled up with
+    cases again: fewer would be another program beside the first.
+    """
     over_seeds = jax.vmap(fun)
 
     def run(params: Any, *rest: Any) -> Any:
-        return jax.lax.map(lambda one: over_seeds(one, *rest), params, batch_size=4)
+        count = len(jax.tree.leaves(params)[0])
+        size = min(4, count)
+        places = np.arange(-(-count // size) * size) % count
+        filled = jax.tree.map(lambda leaf: leaf[places], params)
+        found = jax.lax.map(lambda one: over_seeds(one, *rest), filled, batch_size=size)
+        return jax.tree.map(lambda leaf: leaf[:count], found)
 
     return run
 
