@@ -4,6 +4,8 @@ import dataclasses
 import re
 from html.parser import HTMLParser
 
+import matplotlib.figure
+import numpy as np
 import pytest
 
 from fljax import schemes
@@ -12,7 +14,7 @@ from fljax.accounting.words import describe
 from fljax.simulation import budget, run
 from fljax.simulation.config import Config, DataConfig, ModelConfig, RunConfig
 from fljax.simulation.observers import progress
-from fljax.simulation.report import figures, run_page
+from fljax.simulation.report import figures, picture, run_page
 
 FILES = {"metrics.jsonl", "privacy.json", "config.toml", "model.json"}
 
@@ -51,6 +53,24 @@ def outcome(tmp_path_factory, compiled_once):
 @pytest.fixture(scope="module")
 def page(outcome):
     return run_page.render(outcome)
+
+
+def test_a_figure_that_is_drawn_once_is_what_matplotlib_saves_after_two_drawings(monkeypatch):
+    """Its own way draws a figure with a layout twice, and only the second drawing counts."""
+    monkeypatch.setitem(matplotlib.rcParams, "svg.hashsalt", "the same names of parts")
+
+    def figure():
+        made = matplotlib.figure.Figure(figsize=(5, 2), layout="constrained")
+        left, right = made.subplots(1, 2)
+        left.plot([1, 2, 30], [0.5, 4, 7], label="a line")
+        left.set(xlabel="round", ylabel="a long name")
+        left.legend()
+        right.imshow(np.arange(12.0).reshape(3, 4))
+        return made
+
+    once = picture.svg(figure())
+    monkeypatch.setattr(picture, "_lay_out", lambda figure: None)
+    assert once == picture.svg(figure())
 
 
 def test_every_curve_has_its_numbers_and_a_rule_is_no_curve():

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 # Light colours of charts, and what stands for each on a dark page; contrast 3:1 at least to it.
@@ -67,9 +68,21 @@ def described(figure: Figure) -> tuple[str, str]:
     return "; ".join(dict.fromkeys(titles)) or "pictures", " ".join(parts)
 
 
+def _lay_out(figure: Figure) -> None:
+    """As `savefig` does, which would draw the whole figure once more for it."""
+    engine, dpi = figure.get_layout_engine(), figure.dpi
+    if engine is None:
+        return
+    FigureCanvasSVG(figure)  # text is measured as it will be drawn
+    engine.execute(figure)
+    figure.set_layout_engine(None)
+    figure.dpi = dpi  # measuring has set that of SVG, which is not that of the images in it
+
+
 def svg(figure: Figure) -> str:
     """The figure as an image with a title and a description, never smaller than can be read."""
     buffer = io.StringIO()
+    _lay_out(figure)
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
