@@ -96,6 +96,7 @@ def launch(tmp_path, compiled_once):
         env = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
             "JAX_PLATFORMS": "cpu",
+            "JAX_COMPILATION_CACHE_DIR": "",
             **more,
         }
         mine = [
