@@ -219,7 +219,7 @@ def on_devices(case, count, key, x, **given):
 def test_bits_of_a_sum_depend_on_devices_and_chunks_in_floating_point_alone(case, noise, key):
     x = np.random.default_rng(1).normal(size=(N, DIM)).astype(np.float32)
     found = set()
-    for chunk_size, devices in ((1, 1), (3, 1), (8, 1), (3, 2), (1, 8)):
+    for chunk_size, devices in ((1, 1), (8, 1), (3, 2), (1, 8)):
         performance = Performance(chunk_size=chunk_size)
         found.add(on_devices(case, devices, key, x, performance=performance, noise=noise))
     assert len(found) == 1 if noise == "exact" else len(found) > 1

@@ -43,12 +43,6 @@ CASES = {
     "central, exact noise": ("dp_fedavg", {"noise": "exact", "sampling_prob": 0.5}, FEW),
     "clients that keep something": ("dp_scaffold", {"sampling_prob": 0.5}, FEW),
     "correlated noise": ("dp_ftrl", {"rounds_per_start": 4}, FEW),
-    "bands": ("dp_fedavg", {"correlation": "banded", "bands": 3, "sampling_prob": 0.25}, FEW),
-    "bins": (
-        "dp_fedavg",
-        {"sampling": "allocation", "allocation_rounds": 4, "sampling_prob": 0.5},
-        FEW,
-    ),
     "bins and bands": (
         "dp_fedavg",
         {
