@@ -146,7 +146,7 @@ def record_event(noise):
 
 def played(scheme, key, trials):
     """[({noise multiplier: game}, {noise multiplier: scores})] of each kind, the sharpest first, at
-    2 and at half of that: two programs a kind. The first is played `trials` times at 1.
+    1 and 2 and with half of that: three programs a kind. The first is played `trials` times at 1.
     """
     found = []
     for kind in rounds.kinds(scheme):
@@ -154,8 +154,8 @@ def played(scheme, key, trials):
         of_noise = lambda z, values=values: rounds.small(
             scheme.Config, values | {"noise_multiplier": z}, required={"noise_multiplier": z}
         )
-        games = {z: kind(scheme, of_noise(z)) for z in (1.0, 2.0)}
-        times = {1.0: FEW if found else trials, 2.0: FEW}
+        games = {z: kind(scheme, of_noise(z)) for z in (0.5, 1.0, 2.0)}
+        times = {0.5: FEW, 1.0: FEW if found else trials, 2.0: FEW}
         scores = {
             z: rounds.play(games[z], jax.random.fold_in(key, int(2 * z)), times[z]) for z in games
         }
@@ -164,16 +164,17 @@ def played(scheme, key, trials):
 
 
 def halves(plays):
-    """Verdicts at 2, with the rounds at 1 as the control, and what these prove of themselves."""
+    """[(noise multiplier, verdict)] at 1 and 2, each with half of its noise as the control."""
     settings = {"delta": DELTA, "confidence": 0.99}
-    controlled, alone = [], []
+    found = []
     for games, scores in plays:
         few = {z: tuple(each[..., :FEW] for each in both) for z, both in scores.items()}
-        honest, half = (rounds.judge(games[z].event, few[z], **settings) for z in (2.0, 1.0))
-        control = rounds.judge(games[2.0].event, few[1.0], **settings, certified=honest.certified)
-        controlled.append(dataclasses.replace(honest, control=control.measured))
-        alone.append(half)
-    return controlled, alone
+        for z in (1.0, 2.0):
+            event = games[z].event
+            honest = rounds.judge(event, few[z], **settings)
+            control = rounds.judge(event, few[z / 2], **settings, certified=honest.certified)
+            found.append((z, dataclasses.replace(honest, control=control.measured)))
+    return found
 
 
 @pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
@@ -181,8 +182,9 @@ def halves(plays):
 def test_no_attack_beats_what_a_scheme_certifies_and_half_the_noise_is_caught(name, key):
     trials = 4 * TRIALS if name in FAINT else TRIALS
     plays = played(schemes.get(name), key, trials)
-    for verdicts in halves(plays):
-        told = [verdict.holds for verdict in verdicts]
+    verdicts = halves(plays)
+    for noise in (1.0, 2.0):
+        told = [verdict.holds for z, verdict in verdicts if z == noise]
         assert True in told and False not in told, verdicts
     # The whole trade-off curve: at any delta. Each bound is wrong with chance 1e-4 at most.
     event, scores = plays[0][0][1.0].event, plays[0][1][1.0]
@@ -194,7 +196,7 @@ def test_no_attack_beats_what_a_scheme_certifies_and_half_the_noise_is_caught(na
             continue
         told.append(delta)
         assert found.holds and found.measured <= found.certified < found.ceiling
-        if delta == DELTA:  # at 1 this says, in place of a control, that the attack is strong
+        if delta == DELTA:
             known = rounds.reachable(event, trials, delta=delta, confidence=1 - 1e-4)
             assert found.measured >= SHARE * known
     assert {DELTA, 0.2} <= set(told)
