@@ -28,6 +28,7 @@ from bench.papers import (
     scheme_attacks,
     secure_sums,
     shadows,
+    sweep,
     wfna_noise,
     wfna_training,
 )
@@ -94,6 +95,7 @@ PAGES: dict[str, dict[str, tuple[Callable[[_tables.Rows], str], str]]] = {
         "shadows": (shadows.table, "shadows"),
         "audits": (audits.table, "audits"),
         "scheme_attacks": (scheme_attacks.table, "scheme_attacks"),
+        "sweep": (sweep.table, "sweep"),
     },
     "docs/appendix/rounds_measured.md": {
         "peers": (peers.table, "peers"),

@@ -9,6 +9,7 @@ papers and lengths, and with --item of other conclusions, stay; each names its c
 """
 
 import argparse
+import functools
 import json
 import pathlib
 import tempfile
@@ -22,7 +23,8 @@ from fljax.papers.paper import Settings
 PATH = _harness.RESULTS / "fresh_seeds-cpu.json"
 
 
-def _committed(name: str) -> dict[str, str]:
+@functools.cache
+def committed(name: str) -> dict[str, str]:
     """How the conclusions of the committed demo stand, judged anew."""
     rows = json.loads((_harness.RESULTS / f"reproduce_{name}-cpu.json").read_text())["rows"]
     found: dict[str, dict[str, Any]] = {}
@@ -37,10 +39,11 @@ def table(rows: _tables.Rows) -> str:
     body = []
     for name, length in dict.fromkeys(map(_which, rows)):
         own = [row for row in rows if _which(row) == (name, length)]
-        other = [row for row in own if row["committed"] != row["fresh"]]
+        known = committed(name)
+        other = [row for row in own if known[row["conclusion"]] != row["fresh"]]
         last = own[0]["first_seed"] + own[0]["seeds"] - 1
         told = "; ".join(
-            f"{row['conclusion']}: {row['committed']}, {row['fresh']}" for row in other
+            f"{row['conclusion']}: {known[row['conclusion']]}, {row['fresh']}" for row in other
         )
         seeds = f"{own[0]['first_seed']} to {last}"
         same = str(len(own) - len(other))
@@ -71,7 +74,7 @@ def main() -> None:
             items=options.item,
             say=lambda text: print(text, flush=True),
         )
-    known, commit = _committed(options.paper), _harness.environment()["commit"]
+    known, commit = committed(options.paper), _harness.environment()["commit"]
     rows = [
         {
             "paper": options.paper,

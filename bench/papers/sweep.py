@@ -60,6 +60,8 @@ def table(rows: _tables.Rows) -> str:
     body = []
     for name, (plain, *noisy) in _of(rows).items():
         cells = [f"`{name}`", f"{plain['measured']:.1f}"]
+        if plain["picked"] < 1:
+            cells[1] += f", {100 * plain['picked']:.0f} % told"
         for row in noisy:
             cells.append(f"{row['measured']:.1f} / {_most(row)} ({row['noise']:.3g})")
         cells += ["-"] * (2 + BUDGETS - len(cells))  # noise that float32 does not hold

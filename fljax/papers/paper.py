@@ -44,7 +44,7 @@ class Settings:
     """Number of the first seed: from another one, everything is drawn anew."""
     length: float = 1.0
     """Rounds and epochs of trainings, in multiples of those of `scale`; what the attacks of
-    `bidirectional` fit is not among them."""
+    `bidirectional` fit is not among them, nor what is trained for `channel`'s item `fig12`."""
     data: str | None = None
     """Folder of the paper's data; None: a stand-in of the same shape."""
 

@@ -112,7 +112,6 @@ def run(
     """
     paper = get(name)
     chosen = _chosen(paper, items)
-    _begin(folder, {"paper": name, **dataclasses.asdict(settings)})
     _check_packages(
         [
             item
@@ -120,6 +119,7 @@ def run(
             if not all(_kept(folder, item, piece).is_file() for piece in item.pieces(settings))
         ]
     )
+    _begin(folder, {"paper": name, **dataclasses.asdict(settings)})
     left = seconds(paper, settings, items)
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for item in paper.items:
@@ -156,18 +156,20 @@ def _kept(folder: pathlib.Path, item: Item, piece: Piece) -> pathlib.Path:
 
 
 def _check_packages(items: Sequence[Item]) -> None:
-    """Raises ImportError, which names the items that need a missing package, and what has it."""
-    missing = {
-        item.name: (package, where)
+    """Raises ImportError, which names the items, the packages they miss, and what has those."""
+    missing = [
+        (item.name, package, where)
         for item in items
         for package, where in item.packages.items()
         if importlib.util.find_spec(package) is None
-    }
+    ]
     if missing:
-        package, where = next(iter(missing.values()))
+        names, packages, places = (
+            ", ".join(dict.fromkeys(part)) for part in zip(*missing, strict=True)
+        )
         raise ImportError(
-            f"{', '.join(missing)} of this paper: the package {package} is missing: pip install "
-            f"'{where}'. Other items can be chosen by --item."
+            f"{names} of this paper: missing {packages}: pip install '{places}'. --item chooses "
+            "others."
         )
 
 

@@ -17,7 +17,7 @@ from fljax.accounting import events, gaussian
 from fljax.accounting.renyi import conversion
 from fljax.attacks import audit, one_run, rounds, table
 from fljax.data import canaries
-from fljax.schemes.uploads import lightdp
+from fljax.schemes.uploads import lightdp, secure_sums
 
 SCHEMES = (
     "bidirectional",
@@ -134,6 +134,9 @@ def test_every_scheme_with_an_epsilon_is_attacked_here():
         one, two = schemes.get(name), schemes.get(other)
         assert one.make.__module__ == two.make.__module__
         assert one.event(config(name)) == two.event(config(other))
+    needs = {name: secure_sums.LINKS.get(name) for name in (*OF_ANOTHER, *OF_ANOTHER.values())}
+    assert needs["smpc_dp"] == needs["he_dp"] and needs["swiftagg_dp"] == needs["secagg_dp"]
+    assert all(needs[name] is None for name in ("hybrid_alpha", "pile", "tp_smc"))
 
 
 def record_event(noise):

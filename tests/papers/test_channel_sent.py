@@ -269,6 +269,21 @@ def test_private_victims_weigh_each_record_as_their_papers_say(victim):
         np.testing.assert_allclose(found[place, 0], expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", victims.PRIVATE)
+def test_each_private_step_has_noise_of_its_own_of_the_stddev_that_its_nats_are_of(name, victim):
+    """So much that gradients, whose sum is at most the batch, do not show."""
+    task, _, _, weights = victim
+    multiplier, num_epochs = 1e4, 30
+    sizes = SIZES._replace(epochs=tuple(range(1, num_epochs + 1)))
+    found = victims.train_private(task, [victims.Case(name, multiplier=multiplier)], sizes)
+    after = np.stack([weights, *(np.asarray(one["logits"], np.float64)[0, 0] for one in found)])
+    steps = np.diff(after, axis=0).reshape(num_epochs, -1)
+    near = 5 / math.sqrt(steps.size)
+    stddev = SIZES.rate * multiplier * victims.CLIP / SIZES.batch
+    assert np.mean(steps**2) == pytest.approx(stddev**2, rel=near * math.sqrt(2))
+    assert abs(np.mean(steps[1:] * steps[:-1])) < near * stddev**2
+
+
 def test_nats_of_private_steps_add_up_and_no_defence_has_none():
     task = SimpleNamespace(num_classes=CLASSES)
     assert victims.nats_after(task, victims.Case("DP-SGD", multiplier=2.0), 6) == 6 / 8

@@ -87,12 +87,14 @@ def test_pieces_are_done_once_and_an_interrupted_reproduction_goes_on(tmp_path):
 
 def test_a_missing_package_is_named_before_anything_is_made(tmp_path, monkeypatch):
     numbers, *others = PAPER.items
-    needing = numbers._replace(packages={"json": "x", "no_such_package": "others[numbers]"})
+    needing = numbers._replace(
+        packages={"json": "x"} | dict.fromkeys(("no_such_package", "nor_this"), "others[numbers]")
+    )
     monkeypatch.setattr(reproduce, "get", lambda name: PAPER._replace(items=(needing, *others)))
-    told = r"numbers of this paper: the package no_such_package .* 'others\[numbers\]'"
+    told = r"numbers of this paper: missing no_such_package, nor_this: .* 'others\[numbers\]'"
     with pytest.raises(ImportError, match=told):
         reproduce.run("letters", records.Settings(), tmp_path)
-    assert COMPUTED == []
+    assert COMPUTED == [] and not any(tmp_path.iterdir())
     reproduce.run("letters", records.Settings(), tmp_path, items=["fig9"])
     monkeypatch.undo()
     whole = reproduce.run("letters", records.Settings(), tmp_path)

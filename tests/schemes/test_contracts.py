@@ -47,9 +47,10 @@ IN_TWO_WAYS = {
     "swiftagg_dp",
     "tp_smc",
 }
-# Their rounds are made by the module of another scheme, for the same event
-# (tests/attacks/test_rounds.py says so): what is their own is the config and the protocol.
-OF_ANOTHER = {"he_dp", "hybrid_alpha", "pile", "smpc_dp", "swiftagg_dp", "tp_smc"}
+# Their rounds are made by the module of another scheme, for the same event and links
+# (tests/attacks/test_rounds.py says so): what is their own is the config and the protocol. he_dp
+# stands for those who need the server's link alone.
+OF_ANOTHER = {"hybrid_alpha", "pile", "smpc_dp", "swiftagg_dp", "tp_smc"}
 OF_A_PROTOCOL = ("fields", "toml", "neighbours", "event", "keys", "execution")
 SLOW = pytest.mark.slow(reason="compiles five programs of a scheme whose round FIRST stands for")
 NAMES = [pytest.param(name, marks=() if name in FIRST else SLOW) for name in schemes.NAMES]

@@ -7,6 +7,7 @@ import io
 import re
 from typing import Any
 
+import matplotlib
 import numpy as np
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
@@ -75,15 +76,22 @@ def _lay_out(figure: Figure) -> None:
         return
     FigureCanvasSVG(figure)  # text is measured as it will be drawn
     engine.execute(figure)
-    figure.set_layout_engine(None)
+    # None is no engine where the user's own settings have none.
+    with matplotlib.rc_context(
+        {"figure.autolayout": False, "figure.constrained_layout.use": False}
+    ):
+        figure.set_layout_engine(None)
     figure.dpi = dpi  # measuring has set that of SVG, which is not that of the images in it
 
 
 def svg(figure: Figure) -> str:
     """The figure as an image with a title and a description, never smaller than can be read."""
     buffer = io.StringIO()
+    engine = figure.get_layout_engine()
     _lay_out(figure)
     figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    if engine is not None:
+        figure.set_layout_engine(engine)  # for whoever draws it again
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     least = round(72 * figure.get_size_inches()[0] * _PX_PER_PT)
