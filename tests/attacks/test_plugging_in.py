@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import importlib
 import pathlib
 from typing import Any, NamedTuple
 
@@ -90,6 +91,9 @@ def register():
             privacy_unit="example",
             neighboring_relation=events.NeighboringRelation.ADD_OR_REMOVE_ONE,
         )
+
+    # The help of a command is written as it is imported: not with a scheme that goes again.
+    importlib.import_module("fljax.cli.audit")
 
     def add(scale=1.0, **changes):
         given = {"Config": Config, "event": event, "summary": "for a test", "promise": "epsilon"}
