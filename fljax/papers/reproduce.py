@@ -164,12 +164,11 @@ def _check_packages(items: Sequence[Item]) -> None:
         if importlib.util.find_spec(package) is None
     ]
     if missing:
-        names, packages, places = (
-            ", ".join(dict.fromkeys(part)) for part in zip(*missing, strict=True)
-        )
+        names, packages, places = map(dict.fromkeys, zip(*missing, strict=True))
+        install = " ".join(f"'{place}'" for place in places)
         raise ImportError(
-            f"{names} of this paper: missing {packages}: pip install '{places}'. --item chooses "
-            "others."
+            f"{', '.join(names)} of this paper: missing {', '.join(packages)}: pip install "
+            f"{install}. --item chooses others."
         )
 
 

@@ -60,26 +60,16 @@ def _of_one_seed(pieces: Found) -> Any:
     return itertools.groupby(sorted(names), lambda name: name.rpartition(", seed ")[0])
 
 
-def _is_table(value: Any) -> bool:
-    # Most are numbers, hundreds of thousands, of which a mapping's own check takes far longer.
-    return not isinstance(value, (float, int, str)) and isinstance(value, Mapping)
-
-
-def _has_parts(value: Any) -> bool:
-    return isinstance(value, list) or _is_table(value)
-
-
 def _over_seeds(value: Any, by_seed: Set[str], change: Callable[[list[Any]], list[Any]]) -> Any:
     """`value` with `change` made to each list over seeds."""
 
     def walk(value: Any, inside: bool) -> Any:
         if isinstance(value, Mapping):
-            return {
-                name: walk(one, inside or name in by_seed) if _has_parts(one) else one
-                for name, one in value.items()
-            }
-        if inside and not any(map(_is_table, value)):
+            return {name: walk(one, inside or name in by_seed) for name, one in value.items()}
+        if not isinstance(value, list):
+            return value
+        if inside and not any(isinstance(one, Mapping) for one in value):
             return change(value)
-        return [walk(one, inside) if _has_parts(one) else one for one in value]
+        return [walk(one, inside) for one in value]
 
     return walk(value, False)
