@@ -26,7 +26,7 @@ EPSILON, DELTA, NATS = 4.0, 1e-3, 8.0
 FLAGS = {
     "uploads": ["--trials", "10000"],
     "one_unit": ["--trials", "10000"],
-    "lira": ["--shadows", "32"],
+    "lira": ["--shadows", "64", "--pool", "640", "--num-rounds", "1000"],
     "inversion_gauss_newton": ["--targets", "10", "--repeats", "1", "--iterations", "400"],
 }
 
