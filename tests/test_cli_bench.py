@@ -31,6 +31,7 @@ def numbers(tree, path=""):
         yield path, tree
 
 
+@pytest.mark.slow(reason="runs benchmarks")
 def test_quick_prints_a_table_and_writes_numbers(tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert cli.main(["bench", "--quick", "--output", str(path)]) == 0

@@ -263,6 +263,7 @@ def test_a_large_draw_of_a_key_that_asks_is_one_kernel_on_an_accelerator(platfor
     assert kernel not in lowered(jax.vmap(draw), jax.ShapeDtypeStruct((3, 8), jnp.uint32))
 
 
+@pytest.mark.slow(reason="interprets a kernel")
 @pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")
 def test_a_key_that_asks_for_the_kernel_has_the_same_bits(monkeypatch):
     monkeypatch.setattr(api, "_FEWEST", 4)

@@ -451,6 +451,7 @@ def test_verdicts_of_the_committed_demo_are_pinned(name):
     assert told == PINNED[name]
 
 
+@pytest.mark.slow(reason="makes a figure")
 def test_the_noise_of_lightdp_over_colluders_is_what_the_derivation_says(tmp_path):
     outcome = reproduce.run("lightdp", records.Settings(), tmp_path, items=["fig2", "prop2"])
     rows = {row[0]: row[1:] for row in outcome.found["fig2"]["stddevs"]["colluders, paper"]}

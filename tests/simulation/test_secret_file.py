@@ -68,6 +68,7 @@ def test_from_the_folder_alone_no_noise_can_be_made_again(elsewhere, cheap):
             assert not np.allclose(noise(key), truth)
 
 
+@pytest.mark.slow(reason="whole runs")
 def test_a_run_goes_on_with_its_secret_and_not_without(elsewhere, cheap):
     run_dir, kept = elsewhere
     before = (run_dir / folder.METRICS).read_bytes()
