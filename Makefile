@@ -5,6 +5,10 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 AOT ?= .aot
 
+# Bytecode is made of what is imported, when it is: of all that is installed it takes as long as the
+# rest of an installation.
+INSTALL := python -m pip install --quiet --disable-pip-version-check --no-compile
+PIP := $(BIN)/$(INSTALL)
 # Programs that tests compile are kept for all calls of pytest, and for a week.
 PROGRAMS := $(abspath $(VENV))/programs
 PYTEST := FLJAX_TEST_PROGRAMS=$(PROGRAMS) $(BIN)/python -m pytest -q
@@ -82,29 +86,29 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.sim: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sim]"
+	$(PIP) -e ".[sim]"
 	@touch $@
 
 $(VENV)/.papers: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[sim,secure]"
+	$(PIP) -e ".[sim,secure]"
 	@touch $@
 
 $(AOT)/.%: pyproject.toml $(VENV)/.dev
 	$(BIN)/python -m venv $(AOT)/$*
-	$(AOT)/$*/bin/python -m pip install --quiet --disable-pip-version-check -e ".[sim]" \
+	$(AOT)/$*/bin/$(INSTALL) -e ".[sim]" \
 	  $(if $(filter tpu,$*),libtpu "jax","jax[cuda12]")==$$($(BIN)/python -c 'import jax; print(jax.__version__)')
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	$(PIP) -e ".[dev]"
 	@touch $@
 
 $(VENV)/.docs: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(PIP) -e ".[docs]"
 	@touch $@
 
 $(VENV)/.release: pyproject.toml $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[release]"
+	$(PIP) -e ".[release]"
 	@touch $@
 
 clean:
