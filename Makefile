@@ -5,8 +5,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 AOT ?= .aot
 
-# Bytecode is made of what is imported, when it is: of all that is installed it takes as long as the
-# rest of an installation.
+# Bytecode is made of what is imported, when it is: of all that is installed it takes two fifths of
+# an installation.
 INSTALL := python -m pip install --quiet --disable-pip-version-check --no-compile
 PIP := $(BIN)/$(INSTALL)
 # Programs that tests compile are kept for all calls of pytest, and for a week.

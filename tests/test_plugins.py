@@ -305,7 +305,7 @@ def break_in(site):
     importlib.invalidate_caches()
 
 
-@pytest.mark.slow(reason="every command beside a broken package")
+@pytest.mark.slow(reason="the command, with every kind of plug-in")
 def test_a_package_that_fails_breaks_nothing_else(site, capsys):
     break_in(site)
     with pytest.warns(UserWarning, match=r"'broken' cannot be loaded: .*broken-package"):

@@ -201,7 +201,6 @@ def test_one_run_bounds_are_rarely_above_the_truth_and_say_something(mu):
     assert np.median([f.gdp_epsilon for f in found]) > 1.2 * np.median([f.epsilon for f in found])
 
 
-@pytest.mark.slow(reason="draws 10,000 canaries again and again")
 def test_one_run_of_10_000_canaries_reaches_what_the_method_can():
     mu, found, single = 1.0, [], []
     for seed in range(3):

@@ -152,7 +152,7 @@ def test_registration_undoes_a_known_move_of_a_batch_in_another_order(patches):
     assert np.all(registered > plain + 8) and np.all(registered > 33)
 
 
-@pytest.mark.slow(reason="registers all pairs of patches")
+@pytest.mark.slow(reason="registers patches twice")
 def test_registration_never_harms_and_makes_no_image_of_another(patches):
     own = patches[0][:8]
     other = np.roll(own, 2, 0)

@@ -128,7 +128,6 @@ def test_models_are_those_of_the_simulation(scheme, identities):
     assert strategy.ledger.event == deployed.event.repeat(2) and np.any(models[1])
 
 
-@pytest.mark.slow(reason="a whole round for each way to be gone")
 def test_the_sum_of_those_who_stayed_is_exact_whoever_is_gone_when(identities):
     deployed = dataclasses.replace(DEPLOYMENT, num_rounds=1)
     made, roster = app(deployed, identities)

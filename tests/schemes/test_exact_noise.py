@@ -173,7 +173,7 @@ def test_little_noise_on_many_parts_has_as_many_steps_as_a_whole_row_may_have():
         assert multiplier * math.sqrt(of.most_squared_norm) <= stddev
 
 
-@pytest.mark.slow(reason="compiles rounds of two more schemes")
+@pytest.mark.slow(reason="compiles the round of one more scheme", but=["user_ldp"])
 @pytest.mark.parametrize("case", ["local_dp", "user_ldp"])
 def test_every_silo_and_client_has_noise_for_what_its_own_unit_moves(case, key):
     multiplier = 3.0
