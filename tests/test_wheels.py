@@ -79,16 +79,8 @@ def test_a_wheel_works_in_an_empty_environment(source, packages, code, empty_pyt
     assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
     run(empty_python, "-m", "pip", "uninstall", "-q", "-y", "fljax-kernels", "fljax")
-    run(
-        empty_python,
-        "-m",
-        "pip",
-        "install",
-        "-q",
-        "--disable-pip-version-check",
-        "--no-compile",
-        wheel,
-    )
+    quick = ("-q", "--disable-pip-version-check", "--no-compile")
+    run(empty_python, "-m", "pip", "install", *quick, wheel)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     run(empty_python, "-c", code, cwd=tmp_path, env={**clean, "JAX_PLATFORMS": "cpu"})
     if "fljax" in packages:
