@@ -90,13 +90,26 @@ class _Seed:
 
     def found(self, sent: Any, y: Any, truth: Any) -> dict[str, float]:
         """Means over targets of `LOOKS` of a search; y `[T, B]`, of which their mix is known."""
-        images = self.search(self.params, sent, self.labels(y).mean(axis=1, keepdims=True))
-        return self.seen(images, truth)
+        return self.each_found([sent], y, truth)[0]
+
+    def each_found(self, uploads: Sequence[Any], y: Any, truth: Any) -> list[dict[str, float]]:
+        """The same of each of several uploads of the same records, searched for side by side."""
+        count = len(uploads)
+        again = lambda leaf: jnp.tile(leaf, (count,) + (1,) * (leaf.ndim - 1))
+        sent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *uploads)
+        mixes = self.labels(y).mean(axis=1, keepdims=True)
+        images = self.search(self.params, sent, again(mixes))
+        return self.each_seen(images, again(jnp.asarray(truth)), count)
 
     def seen(self, images: jax.Array, truth: Any) -> dict[str, float]:
         """Means over targets of `LOOKS`."""
+        return self.each_seen(images, truth, 1)[0]
+
+    def each_seen(self, images: jax.Array, truth: Any, count: int) -> list[dict[str, float]]:
+        """The same of each of `count` uploads, their targets one after the other's."""
         values = attacks.looks(self.task, images, jnp.asarray(truth))
-        return {name: float(value.mean()) for name, value in values.items()}
+        means = {name: np.asarray(all_).reshape(count, -1).mean(1) for name, all_ in values.items()}
+        return [{name: float(all_[at]) for name, all_ in means.items()} for at in range(count)]
 
     def noise(self, like: Any, stddev: Any, *place: int) -> Any:
         """`like` with independent normals added; stddev: a number, or `[T]`."""
@@ -184,8 +197,9 @@ def one_record(name: str, settings: Any) -> dict[str, Any]:
         client_key = channel.client_keys(_key(seed), jnp.zeros(1, jnp.int32))[0]
         keys = channel.record_keys(client_key, jnp.arange(TARGETS), 0)
         seen = jax.jit(jax.vmap(channel.noisy, (0, None, None)))(noises, x, keys)
+        uploads: dict[tuple[str, int], Any] = {}
         for case, noisy in zip(cases, seen, strict=True):
-            put(case.defence, case.budget, one.found(one.sent(noisy[:, None], y), y, x))
+            uploads[case.defence, case.budget] = one.sent(noisy[:, None], y)
             if case.solved is not None:
                 best = _posterior(task, case, np.asarray(noisy, np.float64).reshape(TARGETS, -1))
                 put(case.defence, case.budget, {"linear": float(np.mean((best - flat) ** 2))})
@@ -221,10 +235,11 @@ def one_record(name: str, settings: Any) -> dict[str, Any]:
                             space="gradient",
                         ).noise_var
                     )
-                noisy_sent = one.noise(clean, math.sqrt(var), place)
-                put(kind, budget, one.found(noisy_sent, y, x))
+                noisy_sent = uploads[kind, budget] = one.noise(clean, math.sqrt(var), place)
                 best = readers[kind](_rows(noisy_sent), var)
                 put(kind, budget, {"linear": float(np.mean((best - flat) ** 2))})
+        for upload, looks in zip(uploads, one.each_found([*uploads.values()], y, x), strict=True):
+            put(*upload, looks)
     for case in cases:
         if case.solved is None:
             continue

@@ -149,8 +149,8 @@ def cell_name(name: str, method: str, epsilon: float, c: int, s: int) -> str:
 
 
 def _curves(settings: Settings) -> list[Piece]:
-    """Over three times the seeds: gains are judged to some points."""
-    settings = dataclasses.replace(settings, seeds=3 * settings.seeds)
+    """Over six times the seeds: gains are judged to some points."""
+    settings = dataclasses.replace(settings, seeds=6 * settings.seeds)
     return [
         _piece(settings, name, method, epsilon, 10, 10)
         for method in METHODS
