@@ -28,6 +28,29 @@ def test_a_trend_is_told_by_its_ends_unless_a_step_surely_goes_back(values, told
     assert claims.rises([-one for one in arrays], down=True) is told
 
 
+@pytest.mark.parametrize(
+    ("undefended", "fall", "told"),
+    [
+        (0.5, -0.01, "reproduced"),
+        (0.99, -0.01, "cannot tell"),  # no budget hides anything
+        (0.99, 0.01, "not reproduced"),  # it rises
+    ],
+)
+def test_an_error_that_is_the_undefended_one_at_all_budgets_cannot_fall(undefended, fall, told):
+    seeds = np.array([0.0, 0.001, -0.001])
+    errors = [(budget, 1 + seeds + at * fall) for at, budget in enumerate(victims.HIGH)]
+    rows = [
+        {"defence": defence, "budget": budget, "method": "", "epochs": 8, "mse": error.tolist()}
+        for defence, budget, error in (
+            ("none", 0, undefended + seeds),
+            *(("personalized", *one) for one in errors),
+        )
+    ]
+    judge = claims._by_nats(["personalized"], items.RIGHT, "mse", down=True)
+    found = {"fig9": {f"fields, {items.RIGHT}": {"rows": rows, "epochs": [8]}}}
+    assert judge(found).standing == told
+
+
 def test_private_noise_has_the_papers_multipliers_by_its_accounting_and_a_records_nats_by_ours():
     cases = victims.private(SimpleNamespace(values=np.ones(3072)), 64)
     paper = {case.budget: case for case in cases if case.method == "paper"}

@@ -335,7 +335,7 @@ PINNED = {
         "a Gaussian's entropy is the worst case of its bound": "refuted by proof",
         "no attack errs by less than its bound": "reproduced",
         "noise on parameters must be solved anew as they move, noise in the data not": "reproduced",
-        "under DP the error of inversion falls with the batch": "cannot tell",
+        "under DP the error of inversion falls with the batch": "reproduced",
         "without a defence it rises with the batch": "reproduced",
         "and by more with constant noise": "cannot tell",
         "so smaller batches under DP defend a record better": "not reproduced",
@@ -347,7 +347,7 @@ PINNED = {
         "accuracy rises with uses": "not reproduced",
         "the error of model inversion falls with uses": "reproduced",
         "the error of gradient inversion falls with nats": "reproduced",
-        "at equal nats white channels leave a larger error than natural ones": "cannot tell",
+        "at equal nats white channels leave a larger error than natural ones": "reproduced",
         "at equal nats personalized channels leave a larger error than natural ones": "cannot tell",
         "the natural channel has the best trade-off of accuracy and GDC": "reproduced",
         "DP is strong against membership and weak against reconstruction, channels the opposite": (

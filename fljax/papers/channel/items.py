@@ -614,7 +614,7 @@ ITEMS = (
     Item(
         "fig6",
         "Figure 6: one image read from a batch's gradient",
-        _pieces(6.0, 2.0, sent.means_of_batches, times=2),
+        _pieces(6.0, 1.2, sent.means_of_batches, times=2),
         _show_means,
     ),
     Item(

@@ -90,16 +90,17 @@ class _Seed:
 
     def found(self, sent: Any, y: Any, truth: Any) -> dict[str, float]:
         """Means over targets of `LOOKS` of a search; y `[T, B]`, of which their mix is known."""
-        return self.each_found([sent], y, truth)[0]
+        return self.each_found([(sent, y, truth)])[0]
 
-    def each_found(self, uploads: Sequence[Any], y: Any, truth: Any) -> list[dict[str, float]]:
-        """The same of each of several uploads of the same records, searched for side by side."""
-        count = len(uploads)
-        again = lambda leaf: jnp.tile(leaf, (count,) + (1,) * (leaf.ndim - 1))
-        sent = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *uploads)
-        mixes = self.labels(y).mean(axis=1, keepdims=True)
-        images = self.search(self.params, sent, again(mixes))
-        return self.each_seen(images, again(jnp.asarray(truth)), count)
+    def each_found(self, uploads: Sequence[tuple[Any, Any, Any]]) -> list[dict[str, float]]:
+        """The same of several uploads, each with its y and truth, searched for side by side."""
+        mixed = [
+            (sent, self.labels(y).mean(axis=1, keepdims=True), jnp.asarray(truth))
+            for sent, y, truth in uploads
+        ]
+        sent, mixes, truth = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *mixed)
+        images = self.search(self.params, sent, mixes)
+        return self.each_seen(images, truth, len(uploads))
 
     def seen(self, images: jax.Array, truth: Any) -> dict[str, float]:
         """Means over targets of `LOOKS`."""
@@ -238,7 +239,8 @@ def one_record(name: str, settings: Any) -> dict[str, Any]:
                 noisy_sent = uploads[kind, budget] = one.noise(clean, math.sqrt(var), place)
                 best = readers[kind](_rows(noisy_sent), var)
                 put(kind, budget, {"linear": float(np.mean((best - flat) ** 2))})
-        for upload, looks in zip(uploads, one.each_found([*uploads.values()], y, x), strict=True):
+        all_found = one.each_found([(upload, y, x) for upload in uploads.values()])
+        for upload, looks in zip(uploads, all_found, strict=True):
             put(*upload, looks)
     for case in cases:
         if case.solved is None:
@@ -273,6 +275,7 @@ def means_of_batches(name: str, settings: Any) -> dict[str, Any]:
         rng = np.random.default_rng(seed)
         single = _rows(one.sent(one.x[:64, None], one.y[:64, None]))
         stddev = CONSTANT * np.linalg.norm(single, axis=1).mean() / math.sqrt(single.shape[1])
+        uploads: dict[tuple[str, int], Any] = {}
         for batch in BATCHES:
             picks = np.stack([rng.choice(len(one.y), batch, replace=False) for _ in range(TARGETS)])
             x, y = one.x[picks], one.y[picks]
@@ -287,7 +290,10 @@ def means_of_batches(name: str, settings: Any) -> dict[str, Any]:
                 ("constant noise", one.noise(plain, stddev, batch)),
                 ("DP", one.noise(total, DP_MULTIPLIER * CLIP / batch, batch)),
             ):
-                put(series, batch, one.found(sent, y, x.mean(axis=1))["mse"])
+                uploads[series, batch] = sent, y, x.mean(axis=1)
+        all_found = one.each_found([*uploads.values()])
+        for upload, looks in zip(uploads, all_found, strict=True):
+            put(*upload, looks["mse"])
         public = one.task.public
         spread = _spread(_rows(_clipped(one.sent(public["x"][:, None], public["y"][:, None]))))
         for batch in BATCHES:
