@@ -391,7 +391,7 @@ PINNED = {
         "MP-DP-Naive is unusable": "cannot tell",
         "ours is more accurate than TP-SMC and HybridAlpha": "cannot tell",
         "at a large budget ours is within 2 points of MP-CDP": "reproduced",
-        "at epsilon 1 ours loses less than 6 points to FedAvg": "cannot tell",
+        "at epsilon 1 ours loses less than 6 points to FedAvg": "not reproduced",
         "by the gradient, ours is reconstructed worse than FedAvg": "reproduced",
         "and worse than TP-SMC and HybridAlpha, by more than 1 dB": "not reproduced",
         "reconstructions from ours mean nothing": "not reproduced",
