@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
-from scipy import optimize, signal
+from scipy import optimize
 
 from fljax import _validate
 from fljax.accounting.correlated import matrices, participation
@@ -190,5 +190,7 @@ def _moved(column: np.ndarray, separation: int) -> tuple[float, np.ndarray]:
 
 def _through_inverse(inverse: np.ndarray, slope: np.ndarray) -> np.ndarray:
     """Gradient in c `[T]` from that in 1 / c: d (1 / c) = -(1 / c)^2 dc."""
+    from scipy import signal  # here: it takes longer to import than what else we take of SciPy
+
     squared = signal.fftconvolve(inverse, inverse)[: inverse.size]
     return -signal.fftconvolve(slope, squared[::-1])[inverse.size - 1 :]

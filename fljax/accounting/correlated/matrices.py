@@ -3,7 +3,7 @@
 import functools
 
 import numpy as np
-from scipy import linalg, signal
+from scipy import linalg
 
 from fljax_kernels.correlated import Strategy
 
@@ -12,6 +12,8 @@ MOST_ROUNDS = 8192  # of a dense matrix: half a GiB
 
 def inverse_series(coefs: np.ndarray, count: int) -> np.ndarray:
     """First `count` coefficients of 1 / (c_0 + c_1 x + ..): C^-1 of a Toeplitz C."""
+    from scipy import signal  # here: it takes longer to import than what else we take of SciPy
+
     impulse = np.zeros(count)
     impulse[0] = 1.0
     return np.asarray(signal.lfilter([1.0], np.asarray(coefs, np.float64)[:count], impulse))
