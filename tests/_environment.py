@@ -19,6 +19,9 @@ if not OPTIMIZED:
     _FLAGS += [
         "--xla_backend_optimization_level=0",
         "--xla_llvm_disable_expensive_passes=true",
+        # What these passes take from a loop's runs costs more to find than tests run it for.
+        "--xla_disable_hlo_passes=simplify-while-loops,while-loop-invariant-code-motion,"
+        "while-loop-constant-sinking,while-loop-trip-count-annotator",
     ]
     if importlib.metadata.version("jaxlib").startswith("0.10."):  # XLA ends where it knows no flag
         _FLAGS.append("--xla_cpu_use_fusion_emitters=false")
