@@ -17,7 +17,8 @@ BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 # Where files are large each worker has a half, and takes from the other's when it has done its own.
 BY_HALVES := -n 2 --dist worksteal
 # With XLA's own optimisations, from the files that have such a mark.
-OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized $$(grep -rl mark.optimized tests --include='test_*.py')
+OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized \
+  $$(grep -rl mark.optimized tests --include='test_*.py')
 # Its processes wait more than they compute: beside the others.
 WAIT := tests/interop/test_flower_processes.py
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.

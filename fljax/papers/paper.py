@@ -39,7 +39,8 @@ class Settings:
     scale: Scale = "demo"
     """demo: within ten minutes on two cores. full: the paper's sizes."""
     seeds: int = 5
-    """Runs of each training, each with its own split, model, samples and noise."""
+    """Runs of each training, each with its own split, model, samples and noise; of some items up to
+    eight times as many."""
     first_seed: int = 0
     """Number of the first seed: from another one, everything is drawn anew."""
     length: float = 1.0

@@ -280,7 +280,7 @@ def _write(
         "found": found,
     }
     record_folder.write_atomically(folder / RESULTS, _json(what))
-    seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)}"
+    seeds = f"{settings.seeds} seed{'s' * (settings.seeds != 1)} or a multiple"
     on = f"Data of {settings.data}." if settings.data else paper.stand_ins.get(settings.scale, "")
     if settings.length != 1:
         seeds += f", trainings of {settings.length:g} times the rounds"

@@ -70,6 +70,17 @@ def balanced(rng, count, size=SIZE):
     return np.concatenate([half, -half])
 
 
+def test_uploads_that_are_searched_for_side_by_side_come_back_in_their_order(attack):
+    rows = np.random.default_rng(3).normal(size=(4, SIZE))
+    attack(rows, rows)
+    one = sent._Seed("normals", SETTINGS, 0)
+    labels = np.zeros((4, 1), np.int32)
+    uploads = [({"w": one.x.reshape(4, -1) + shift}, labels, one.x) for shift in (2.0, 0.0, 1.0)]
+    found = one.each_found(uploads)
+    assert [looks["mse"] for looks in found] == pytest.approx([4, 0, 1], abs=1e-5)
+    assert one.found(*uploads[0])["mse"] == pytest.approx(4, abs=1e-5)
+
+
 def test_errors_behind_channels_of_equal_nats_are_what_shannon_says(attack, monkeypatch):
     rng, budget = np.random.default_rng(0), 1536  # one nat for two coordinates
     rows, public = rng.normal(size=(512, SIZE)), balanced(rng, SIZE)

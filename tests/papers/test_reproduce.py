@@ -261,6 +261,11 @@ def test_a_full_item_that_is_stopped_goes_on_to_the_same_result(tmp_path, monkey
     assert all(path.read_bytes() == before for path, before in kept.items())
 
 
+@pytest.mark.parametrize("name", reproduce.NAMES)
+def test_a_demo_is_estimated_at_ten_minutes_at_most(name):
+    assert reproduce.seconds(reproduce.get(name), records.Settings()) <= 600
+
+
 # The demo of each paper: conclusion -> how it stands. A change here is a change of what is claimed.
 PINNED = {
     "subject-dp": {

@@ -59,8 +59,8 @@ def _along(values: Sequence[np.ndarray], digits: int = 3) -> str:
 def _by_nats(
     kinds: Sequence[str], labels: str, what: str, *, down: bool = False, item: str = "fig9"
 ) -> Judge:
-    """down: an error, which cannot be seen to fall where all budgets leave it within a twentieth of
-    that without a defence.
+    """down: an error, which cannot be told to fall where all budgets leave it at most a twentieth
+    above that without a defence.
     """
 
     def judge(found: Mapping[str, Found]) -> Verdict:
@@ -73,10 +73,11 @@ def _by_nats(
                     np.asarray(items.row(found[item], task, labels, kind, b)[what]) for b in budgets
                 ]
                 trends.append(values)
-                words = f"{task}, {kind}, {budgets[0]} to {budgets[-1]}: {_along(values)}"
+                along = _along(values, 4 if down else 3)
+                words = f"{task}, {kind}, {budgets[0]} to {budgets[-1]}: {along}"
                 if down and np.mean(values, axis=1).max() < 1.05 * undefended:
                     room = False
-                    words += f", without a defence {undefended:.3f}"
+                    words += f", without a defence {undefended:.4f}"
                 told.append(words)
         holds = _all_rise(trends, down=down)
         return plain(holds if room else every([holds, None]), ". ".join(told))

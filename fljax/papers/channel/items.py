@@ -141,7 +141,8 @@ def _show_means(settings: Settings, found: Found) -> list[Table | Picture]:
                 body.append([f"nats of DP about {words}", *(f"{one:.3g}" for one in nats)])
     note = (
         f"DP: S = 1, noise multiplier {sent.DP_MULTIPLIER}. Constant noise has "
-        f"{sent.CONSTANT:g} of the norm of a record's gradient. {sent.TARGETS} batches a seed."
+        f"{sent.CONSTANT:g} of the norm of a record's gradient. {sent.TARGETS} batches a seed, "
+        f"{len(next(iter(found.values()))['rows']['DP']['1'])} seeds."
     )
     head = ("upload", *(f"batch {batch}" for batch in sent.BATCHES))
     return [Picture("", drawn), Table("", head, body, note)]
@@ -171,7 +172,7 @@ def _show_compressed(settings: Settings, found: Found) -> list[Table | Picture]:
         "Squared error. Directions set to 0, behind noise of the mean eigenvalue, and noise that "
         "tells as much: of the best linear estimate. The rest of gradient inversion: of records "
         "that were sent without one direction, and of gradients of which that share of coordinates "
-        "was sent, the largest or random ones."
+        f"was sent, the largest or random ones. {len(first['rows']['whole'])} seeds."
     )
     return [
         Picture("Figure 7: noise that does the same to nats, in multiples", drawn),
@@ -386,7 +387,7 @@ def _show_trained(settings: Settings, found: Found) -> list[Table | Picture]:
     return shown
 
 
-# Figures 12 and 15, once more
+# Figures 12, 15, 20, 23 and section 6.1, once more
 
 
 def _show_again(settings: Settings, found: Found) -> list[Table | Picture]:
@@ -407,6 +408,18 @@ def _show_again(settings: Settings, found: Found) -> list[Table | Picture]:
         head = ("channel", "budget", "accuracy kept", "GDC", "sum of both")
         note = f"Over {len(along[0])} seeds. Kept: of the accuracy without a defence."
         shown.append(Table(f"{task}: trade-off", head, body, note))
+        errors = [
+            [defence, str(budget), number(row(found, task, RIGHT, defence, budget)["mse"], 4)]
+            for defence in INVERTED
+            for budget in (LOW if defence == "natural" else HIGH)
+        ]
+        plain = {labels: row(found, task, labels, "none") for labels in (RIGHT, WRONG)}
+        note = (
+            f"Without a defence the error is {number(plain[RIGHT]['mse'], 4)}, and the AUC of "
+            f"membership by the loss {number(plain[WRONG]['auc'])}."
+        )
+        head = ("channel", "budget", "squared error")
+        shown.append(Table(f"{task}: model inversion", head, errors, note))
     return shown
 
 
@@ -463,10 +476,10 @@ def _show_sent(settings: Settings, found: Found) -> list[Table | Picture]:
         head = ("channel", "attack", *(f"{budget} nats" for budget in sent.BUDGETS))
         plain = budgets_of(piece, "none")[0]
         note = (
-            f"Squared errors, {sent.TARGETS} records a seed, each sent once, label known; without "
-            f"a defence the search errs by {number(plain, 4)}. linear: the best linear estimate. "
-            "parameters: noise on the gradient by an estimate of its covariance; clipped: by the "
-            "clip norm, which is DP-SGD on a batch of one."
+            f"Squared errors, {len(plain)} seeds of {sent.TARGETS} records, each sent once, label "
+            f"known; without a defence the search errs by {number(plain, 4)}. linear: the best "
+            "linear estimate. parameters: noise on the gradient by an estimate of its covariance; "
+            "clipped: by the clip norm, which is DP-SGD on a batch of one."
         )
         shown += [
             Picture(f"{name}: figures 14 and 30 to 33, by search", maps),
@@ -626,12 +639,12 @@ ITEMS = (
     Item(
         "fig9",
         "Figures 9 to 13, 15, 16, 18 to 29: trained networks",
-        _victims(2, 6.0, {RIGHT: 2.0, WRONG: 5.0}),
+        _victims(2, 6.0, {RIGHT: 1.8, WRONG: 4.0}),
         _show_trained,
     ),
     Item(
         "fig12",
-        "Figures 12, 15 and 20 over more seeds: accuracy by uses, what is close between channels",
+        "Figures 12, 15, 20 and 23 over more seeds: accuracy by uses, and what is close",
         _victims(8, 5.0, {RIGHT: 0.8, WRONG: 0.2}, {RIGHT: INVERTED, WRONG: AGAIN}),
         _show_again,
     ),
@@ -668,7 +681,7 @@ ITEMS = (
         lambda settings: [
             Piece(
                 name,
-                {"lenet": 12.0, "resnet10": 80.0, "alexnet": 45.0, "vgg16": 600.0}[name],
+                {"lenet": 10.0, "resnet10": 66.0, "alexnet": 41.0, "vgg16": 600.0}[name],
                 functools.partial(overhead.measured, name),
             )
             for name in overhead.networks(settings)

@@ -93,7 +93,9 @@ class _Seed:
         return self.each_found([(sent, y, truth)])[0]
 
     def each_found(self, uploads: Sequence[tuple[Any, Any, Any]]) -> list[dict[str, float]]:
-        """The same of several uploads, each with its y and truth, searched for side by side."""
+        """The same of several uploads, each with its y and truth, searched for side by side, from
+        starts of their own.
+        """
         mixed = [
             (sent, self.labels(y).mean(axis=1, keepdims=True), jnp.asarray(truth))
             for sent, y, truth in uploads
