@@ -418,8 +418,8 @@ def _show_again(settings: Settings, found: Found) -> list[Table | Picture]:
             f"Without a defence the error is {number(plain[RIGHT]['mse'], 4)}, and the AUC of "
             f"membership by the loss {number(plain[WRONG]['auc'])}."
         )
-        head = ("channel", "budget", "squared error")
-        shown.append(Table(f"{task}: model inversion", head, errors, note))
+        named = ("channel", "budget", "squared error")
+        shown.append(Table(f"{task}: model inversion", named, errors, note))
     return shown
 
 
