@@ -101,7 +101,7 @@ def _training(
         )
         return training.accuracies(case, shape, settings)
 
-    seconds = 1.8 + 0.22 * settings.seeds
+    seconds = 1.8 + 0.12 * settings.seeds
     if name == HIDDEN:
         seconds *= 5
     if settings.scale == "full":
