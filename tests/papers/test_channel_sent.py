@@ -51,7 +51,9 @@ def attack(monkeypatch):
 
     def tools(_):
         gradients = lambda params, x, y: {"w": np.asarray(x).mean(axis=1).reshape(len(x), -1)}
-        search = lambda params, seen, *_: np.asarray(seen["w"]).reshape(-1, *SHAPE)
+        search = lambda params, seen, *_: np.asarray(seen["w"]).reshape(
+            *seen["w"].shape[:-1], *SHAPE
+        )
         return gradients, search, search
 
     looks = lambda task, found, truth: {"mse": mse(found, np.asarray(truth))}

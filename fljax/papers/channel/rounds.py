@@ -119,7 +119,8 @@ def in_rounds(name: str, settings: Any) -> dict[str, Any]:
 def _searched(kind: str, one: Any, params: Any, moved: Any, labels: Any) -> jax.Array:
     """Images of a search; of a compressed upload it knows which numbers were sent."""
     if kind != "compression":
-        return jnp.asarray(one.search(params, moved, labels))
+        alone = jax.tree.map(lambda leaf: leaf[None], (moved, labels))
+        return jnp.asarray(one.search(params, *alone)[0])
     mask = jax.tree.map(lambda leaf: (leaf != 0).astype(jnp.float32), moved)
     return jnp.asarray(one.masked(params, moved, labels, mask))
 

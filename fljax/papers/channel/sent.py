@@ -43,8 +43,8 @@ def _tools(task_key: tuple[Any, ...]) -> tuple[Any, Any, Any]:
     """(gradients, search, masked search) of a task, compiled once for each shape.
 
     gradients: of batches `[T, B, ...]` with labels as probabilities. search: for one image each,
-    `[T, ...]`, from what was sent and labels `[T, 1, classes]`. masked: the same from the places of
-    what was sent where `mask` is 1.
+    `[U, T, ...]`, from what was sent and labels `[U, T, 1, classes]`, each of U uploads from the
+    same starts. masked: `[T, ...]` from the places of what was sent where `mask` is 1.
     """
     name, settings = task_key
     task = victims.task_of(name, settings, wrong=False)
@@ -65,7 +65,8 @@ def _tools(task_key: tuple[Any, ...]) -> tuple[Any, Any, Any]:
         return jax.vmap(one)(sent, labels, mask)
 
     gradients = jax.jit(lambda params, x, y: jax.vmap(observe, (None, 0, 0))(params, x, y))
-    return gradients, jax.jit(functools.partial(invert, observe)), jax.jit(masked)
+    each = jax.vmap(functools.partial(invert, observe), in_axes=(None, 0, 0))
+    return gradients, jax.jit(each), jax.jit(masked)
 
 
 class _Seed:
@@ -94,15 +95,16 @@ class _Seed:
 
     def each_found(self, uploads: Sequence[tuple[Any, Any, Any]]) -> list[dict[str, float]]:
         """The same of several uploads, each with its y and truth, searched for side by side, from
-        starts of their own.
+        the same starts.
         """
         mixed = [
             (sent, self.labels(y).mean(axis=1, keepdims=True), jnp.asarray(truth))
             for sent, y, truth in uploads
         ]
-        sent, mixes, truth = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *mixed)
+        sent, mixes, truth = victims.stacked(mixed)
         images = self.search(self.params, sent, mixes)
-        return self.each_seen(images, truth, len(uploads))
+        flat = lambda leaf: leaf.reshape(-1, *leaf.shape[2:])
+        return self.each_seen(flat(images), flat(truth), len(uploads))
 
     def seen(self, images: jax.Array, truth: Any) -> dict[str, float]:
         """Means over targets of `LOOKS`."""
