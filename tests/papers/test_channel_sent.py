@@ -2,6 +2,7 @@
 record is the record, a search reads it back, and pixels are independent.
 """
 
+import dataclasses
 import math
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -81,6 +82,18 @@ def test_uploads_that_are_searched_for_side_by_side_come_back_in_their_order(att
     found = one.each_found(uploads)
     assert [looks["mse"] for looks in found] == pytest.approx([4, 0, 1], abs=1e-5)
     assert one.found(*uploads[0])["mse"] == pytest.approx(4, abs=1e-5)
+
+
+def test_equal_uploads_are_searched_for_from_equal_starts(monkeypatch):
+    few = dataclasses.replace(attacks.SEARCH, num_iterations=2)
+    monkeypatch.setattr(attacks, "SEARCH", few)
+    sent._tools.cache_clear()
+    one = sent._Seed("digits", SETTINGS, 0)
+    x, y = one.x[:2], one.y[:2, None]
+    upload = one.sent(x[:, None], y), y, x
+    first, second = one.each_found([upload, upload])
+    assert first == pytest.approx(second)
+    sent._tools.cache_clear()  # its search is short
 
 
 def test_errors_behind_channels_of_equal_nats_are_what_shannon_says(attack, monkeypatch):
