@@ -16,11 +16,15 @@ PYTEST := FLJAX_TEST_PROGRAMS=$(PROGRAMS) $(BIN)/python -m pytest -q
 BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 # Where files are large each worker has a half, and takes from the other's when it has done its own.
 BY_HALVES := -n 2 --dist worksteal
+# Slow tests, and properties with more examples.
+LEFT_OUT := FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
 # With XLA's own optimisations, from the files that have such a mark.
 OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized \
   $$(grep -rl mark.optimized tests --include='test_*.py')
-# Its processes wait more than they compute: beside the others.
-WAIT := tests/interop/test_flower_processes.py
+# Tests that wait for processes of their own: one after the other, beside those that compute.
+WAIT := $(addprefix tests/,interop/test_flower_processes.py test_plugins.py test_wheels.py \
+  $(addprefix simulation/test_,allocator.py disk_full.py kill.py kill_everywhere.py seeds.py \
+  simulate.py))
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -40,13 +44,12 @@ test: $(VENV)/.dev
 	$(PYTEST) $(BY_FILE)
 
 # What `make test` leaves out: slow tests and a longer search for counterexamples. Beside them, one
-# after the other and said after them, so that no core waits: types, tests that wait more than they
-# compute, with XLA's own optimisations what depends on them, and the site, whose tutorials are run.
+# after the other and said after them, so that no core waits: types, tests that wait for processes,
+# with XLA's own optimisations what depends on them, and the site, whose tutorials are run.
 test-rest: $(VENV)/.dev $(VENV)/.docs
-	@{ $(BIN)/mypy && $(PYTEST) -m slow $(WAIT) && $(OPTIMIZED) && $(MAKE) docs; } \
+	@{ $(BIN)/mypy && $(LEFT_OUT) $(WAIT) && $(OPTIMIZED) && $(MAKE) docs; } \
 	  >$(VENV)/beside.txt 2>&1 & beside=$$!; \
-	FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) $(BY_HALVES) -m "(slow or hypothesis) and not optimized" \
-	  --ignore=$(WAIT); failed=$$?; \
+	$(LEFT_OUT) $(BY_HALVES) $(addprefix --ignore=,$(WAIT)); failed=$$?; \
 	wait $$beside || failed=1; cat $(VENV)/beside.txt; exit $$failed
 
 lint: $(VENV)/.dev
