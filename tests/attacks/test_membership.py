@@ -311,6 +311,40 @@ def test_rmia_offline_corrects_both_probabilities_as_its_authors_do(slope):
         assert found[i] == above / 9
 
 
+# Of 40 examples of the population, how many each of 12 examples beats by the authors' own program
+# (privacytrustlab/ml_privacy_meter at e384af8, run on the inputs below), by slope.
+BEATEN_BY_THE_AUTHORS_PROGRAM = {
+    0.0: (10, 27, 31, 20, 37, 8, 16, 7, 29, 38, 40, 11),
+    0.3: (11, 28, 34, 20, 39, 8, 16, 7, 35, 37, 40, 13),
+    1.0: (14, 36, 36, 20, 40, 9, 16, 8, 37, 37, 40, 18),
+}
+
+
+@pytest.mark.parametrize("slope", BEATEN_BY_THE_AUTHORS_PROGRAM)
+def test_offline_rmia_is_that_of_ml_privacy_meter_on_the_same_inputs(slope):
+    """It takes half of its reference models for those that saw an example, by their confidence; of
+    a population that none of them saw that leaves the more confident half.
+    """
+    rng = np.random.default_rng(2312)
+    confidences, population = rng.normal(1, 2, (10, 12)), rng.normal(1, 2, (10, 40))
+    included = np.zeros((10, 12), bool)
+    for pair in range(0, 10, 2):
+        half = rng.permutation(12) < 6
+        included[pair], included[pair + 1] = half, ~half
+    confidences += 1.5 * included
+    references = np.sort(population[2:], axis=0)[4:]
+    found = membership.rmia(
+        confidences[0],
+        confidences[2:],
+        included[2:],
+        population[0],
+        np.concatenate([references, references]),
+        online=False,
+        offline_slope=slope,
+    )
+    np.testing.assert_array_equal(40 * found, BEATEN_BY_THE_AUTHORS_PROGRAM[slope])
+
+
 def test_the_slope_of_offline_rmia_is_the_one_that_tells_a_reference_model_best(overfitted):
     _, included, _, own, rest = overfitted
     slope = membership.rmia_slope(own[1:], included[1:], rest[1:])
