@@ -187,9 +187,7 @@ def test_a_scheme_of_each_family_meets_every_model():
 
 
 @pytest.mark.slow(reason="traces or compiles every scheme with every model for two devices")
-@pytest.mark.parametrize(
-    "name", [name for name in schemes.NAMES if name not in NEED_LAYERS and name not in ALIKE]
-)
+@pytest.mark.parametrize("name", [name for name in OF_EACH_FAMILY if name not in NEED_LAYERS])
 def test_a_model_that_looks_up_its_parameters_trains_on_two_devices_as_on_one(name):
     """Noise, drawn once, is the same bits; sums of three clients are added up in another order."""
     over, run, arguments = placed(algorithm(name, "look_up"), "look_up", drawn("look_up").params)
