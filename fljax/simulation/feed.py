@@ -76,22 +76,25 @@ def round_fun(
     return fun
 
 
+# One program for all runs of a process. The key is an argument: as a constant it would stand in the
+#   program, and in caches on the disk.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _sampled(
+    sampling_prob: float, num_clients: int, capacity: int, key: jax.Array, round_index: jax.Array
+) -> Any:
+    key = _keys.server_key(key, round_index, _keys.Purpose.SAMPLE_CLIENTS)
+    return fljax_kernels.poisson_sample(key, num_clients, sampling_prob, capacity)
+
+
 def host_sampler(
     sampling_prob: float, num_clients: int, key: jax.Array, capacity: int
 ) -> Callable[[int], np.ndarray]:
     """`round -> client ids [C]`, as `round_fun` samples them, for the host; -1 is padding."""
 
-    # The key is an argument of the program: as a constant it would stand in it, and in caches on
-    #   the disk.
-    @functools.partial(jax.jit, static_argnames="capacity")
-    def sampled(key: jax.Array, round_index: jax.Array, capacity: int) -> Any:
-        key = _keys.server_key(key, round_index, _keys.Purpose.SAMPLE_CLIENTS)
-        return fljax_kernels.poisson_sample(key, num_clients, sampling_prob, capacity)
-
     def sample(round_index: int) -> np.ndarray:
         room = capacity
         while True:
-            found = sampled(key, jnp.int32(round_index), capacity=room)
+            found = _sampled(sampling_prob, num_clients, room, key, jnp.int32(round_index))
             if not found.overflow:
                 return np.asarray(found.indices).astype(np.int32)
             # As in `round_fun`'s caller: the same key draws the same number again, now with room

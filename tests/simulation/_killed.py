@@ -266,14 +266,12 @@ def bits(run_dir):
 
 
 def traced_once():
-    """Runs of one config and seed in this process share their programs."""
+    """Runs of one fingerprint, of config, seed and data, share their programs in this process."""
     jobs, programs, usual_prepare, usual_jit = {}, {}, run.prepare, mesh.jit
 
-    def prepare(config, seed=None, *more):
-        key = (repr(config), seed)
-        if key not in jobs:
-            jobs[key] = usual_prepare(config, seed, *more)
-        return jobs[key]
+    def prepare(*given):
+        found = usual_prepare(*given)
+        return jobs.setdefault(json.dumps(found.began_with), found)
 
     run.round_fun = functools.cache(run.round_fun)
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import orbax.checkpoint as ocp
 
@@ -72,6 +73,13 @@ def _with_keys(state: PyTree, like: PyTree) -> PyTree:
         state,
         like,
     )
+
+
+def _placed(leaf: np.ndarray, like: jax.Array) -> jax.Array:
+    """On the device of `like`, and bound to it only where that is: of states that are bound to a
+    device JAX compiles another program than of those that a run begins with.
+    """
+    return jax.device_put(leaf, like.sharding) if like.committed else jnp.array(leaf)
 
 
 def structure(state: PyTree) -> list[str]:
@@ -263,8 +271,11 @@ class Checkpoints:
                     f"{meta['environment']}: with "
                     "another version or backend the run would not go on to the same bits."
                 )
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(_without_keys(like)))
-            state = _with_keys(self._manager.restore(step, args=items)["state"], like)
+            plain = _without_keys(like)
+            on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), plain)
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(on_host))
+            restored = self._manager.restore(step, args=items)["state"]
+            state = _with_keys(jax.tree.map(_placed, restored, plain), like)
             _check_digest(state, meta, where)
             return Saved(
                 state,
