@@ -1,4 +1,5 @@
-import sys
+import importlib.util
+import pathlib
 
 import numpy as np
 import pytest
@@ -71,6 +72,16 @@ def test_an_unknown_name_is_refused():
 
 
 def test_without_scikit_learn_the_error_names_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"fljax\[sim\]"):
         builtin.load("digits")
+
+
+@pytest.mark.parametrize("name", ["digits", "breast_cancer"])
+def test_tables_are_those_of_scikit_learn_wherever_it_keeps_them(name, monkeypatch):
+    read = builtin.load(name)
+    monkeypatch.setattr(pathlib.Path, "is_file", lambda path: False)
+    asked = builtin.load(name)
+    for part in ("train", "test"):
+        for field, array in getattr(read, part).items():
+            np.testing.assert_array_equal(array, getattr(asked, part)[field])

@@ -1,5 +1,7 @@
 """Real data that come with scikit-learn, so that nothing is downloaded."""
 
+import importlib.util
+import pathlib
 from typing import Any
 
 import numpy as np
@@ -11,28 +13,35 @@ def digits() -> Dataset:
     """1,797 handwritten digits, 8 x 8 grey values, 10 classes. Raises ImportError without
     scikit-learn.
     """
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as reason:
-        raise ImportError(
-            "The digits come with scikit-learn, which is not installed: pip install 'fljax[sim]'."
-        ) from reason
-    raw: Any = load_digits()
+    x, labels = _table("digits.csv.gz", "load_digits", "digits come")
     # Pixels are counts 0..16 of set points in 4 x 4 blocks of the scanned bitmap.
-    x = (raw.images / 16.0)[..., None].astype(np.float32)
-    return split(x, raw.target.astype(np.int32), 10, "digits")
+    x = (x.reshape(-1, 8, 8) / 16.0)[..., None].astype(np.float32)
+    return split(x, labels.astype(np.int32), 10, "digits")
 
 
 def breast_cancer() -> Dataset:
     """569 rows of 30 numbers in [0, 1], 2 classes. Raises ImportError without scikit-learn."""
-    try:
-        from sklearn.datasets import load_breast_cancer
-    except ImportError as reason:
+    raw, labels = _table("breast_cancer.csv", "load_breast_cancer", "breast-cancer table comes", 1)
+    low, high = raw.min(axis=0), raw.max(axis=0)
+    x = ((raw - low) / (high - low)).astype(np.float32)
+    return split(x, labels.astype(np.int32), 2, "breast_cancer")
+
+
+def _table(file: str, loader: str, comes: str, header: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels. They are read from the file itself: to import scikit-learn takes as long as
+    to import JAX.
+    """
+    found = importlib.util.find_spec("sklearn")
+    if found is None:
         raise ImportError(
-            "The breast-cancer table comes with scikit-learn, which is not installed: pip install "
-            "'fljax[sim]'."
-        ) from reason
-    raw: Any = load_breast_cancer()
-    low, high = raw.data.min(axis=0), raw.data.max(axis=0)
-    x = ((raw.data - low) / (high - low)).astype(np.float32)
-    return split(x, raw.target.astype(np.int32), 2, "breast_cancer")
+            f"The {comes} with scikit-learn, which is not installed: pip install 'fljax[sim]'."
+        )
+    for place in found.submodule_search_locations or []:
+        path = pathlib.Path(place, "datasets", "data", file)
+        if path.is_file():
+            rows = np.loadtxt(path, delimiter=",", skiprows=header)
+            return rows[:, :-1], rows[:, -1]
+    from sklearn import datasets  # another version, which keeps it elsewhere
+
+    raw: Any = getattr(datasets, loader)()
+    return raw.data, raw.target
