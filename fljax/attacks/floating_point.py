@@ -6,6 +6,7 @@ counts how often it can say so; with integers and noise of an exact law it never
 ends of the law's table.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,12 +37,15 @@ class Told(NamedTuple):
     trials: int
 
 
+@functools.cache
 def half_variance_normals() -> np.ndarray:
     """All values of variance 1/2 that `jax.random.normal` multiplies by sqrt(2), sorted."""
     low = np.nextafter(np.float32(-1), np.float32(0))
     steps = jnp.arange(_BITS, dtype=jnp.uint32).astype(jnp.float32) / _BITS
     uniform = jnp.maximum(low, steps * (np.float32(1) - low) + low)
-    return np.sort(np.asarray(jax.lax.erf_inv(uniform)))
+    found = np.sort(np.asarray(jax.lax.erf_inv(uniform)))
+    found.flags.writeable = False  # all callers have the same
+    return found
 
 
 def whole_numbers(stddev: float) -> np.ndarray:
@@ -79,12 +83,20 @@ def reach(total: float, stddev: float, draws: np.ndarray, *, joined: bool = Fals
     return np.asarray(np.where((lost != 0) & even, odd, near), np.float32)
 
 
-def cannot_be(noisy: np.ndarray, reach: np.ndarray) -> np.ndarray:
-    """Mironov (2012): which of the float32 numbers no draw makes of the other sum, whose `reach`
-    is given.
+def cannot_be(
+    noisy: np.ndarray, other: float, stddev: float, draws: np.ndarray, *, joined: bool = False
+) -> np.ndarray:
+    """Mironov (2012): which of the float32 numbers no draw makes of the other sum, see `reach`.
+
+    Sums grow with their draws: the first draw that is enough is found by halving, and few of the
+    sums are made.
     """
-    place = np.minimum(np.searchsorted(reach, noisy), len(reach) - 1)
-    return np.asarray(reach[place] != noisy)
+    low, high = np.zeros(len(noisy), int), np.full(len(noisy), len(draws) - 1)
+    while (low < high).any():
+        middle = (low + high) // 2
+        too_little = reach(other, stddev, draws[middle], joined=joined) < noisy
+        low, high = np.where(too_little, middle + 1, low), np.where(too_little, high, middle)
+    return np.asarray(reach(other, stddev, draws[low], joined=joined) != noisy)
 
 
 def too_fine(
@@ -163,7 +175,7 @@ def play(key: jax.Array, *, stddev: float, trials: int = 20_000) -> list[Told]:
         return _not_among(noisy, other, all_whole)
 
     def low_bits(noisy: np.ndarray, other: float) -> np.ndarray:
-        return cannot_be(noisy, reach(other, stddev, draws))
+        return cannot_be(noisy, other, stddev, draws)
 
     kinds: list[tuple[str, str, _Draw, list[float], _Rule | None]] = [
         ("low bits", "float32", _float32, [0, 1], low_bits),

@@ -6,6 +6,7 @@ how often it can. It reads a release as a sum with noise, which the numbers of t
 allow: all that divides or multiplies a sum there is a power of two, and rounds nothing.
 """
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -109,13 +110,15 @@ def _told(
     """Whether the rounds join products and sums, see `floating_point.reach`, and the share of
     releases that no draw makes of the other world's sum; None where some are none of their own.
     """
+    cannot_be = functools.partial(floating_point.cannot_be, stddev=stddev, draws=draws)
     for joined in (False, True):  # as the compiler likes
-        reach = [floating_point.reach(float(x), stddev, draws, joined=joined) for x in sums]
         # A compiler may add up a round with noise in another order than one without.
-        if any(floating_point.cannot_be(*pair).any() for pair in zip(noisy, reach, strict=True)):
+        mine = zip(noisy, sums, strict=True)
+        if any(cannot_be(seen, float(x), joined=joined).any() for seen, x in mine):
             continue
-        others = zip(noisy, reversed(reach), strict=True)
-        return joined, float(np.mean([floating_point.cannot_be(*pair) for pair in others]))
+        others = zip(noisy, reversed(sums), strict=True)
+        told = [cannot_be(seen, float(x), joined=joined) for seen, x in others]
+        return joined, float(np.mean(told))
     return False, None
 
 
