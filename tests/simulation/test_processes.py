@@ -3,6 +3,7 @@ clean failures.
 """
 
 import json
+import multiprocessing
 import os
 import pathlib
 import shutil
@@ -21,16 +22,14 @@ from fljax.simulation import config as config_lib
 from fljax.simulation import run, task
 from fljax.simulation.devices import processes
 from fljax.simulation.record import checkpoint, folder
+from tests.simulation import _one_of_several
 
 ROOT = pathlib.Path(__file__).parents[2]
-DRIVER = pathlib.Path(__file__).with_name("_one_of_several.py")
 TWO_DEVICES = "--xla_force_host_platform_device_count=2"
 LIMIT_S = 60.0  # what the documentation promises of a failure
 
-pytestmark = [
-    pytest.mark.usefixtures("compiled_once"),
-    pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs"),
-]
+pytestmark = pytest.mark.usefixtures("compiled_once")
+optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
 
 
 class Silent:
@@ -55,6 +54,7 @@ def sections(dataset="digits", **changes):
     }
     return {
         "scheme": {"scheme": "dp_fedavg", "sampling_prob": 0.25},
+        "model": {"model": "softmax"},
         "data": {"num_clients": 40, "dataset": dataset},
         "run": settings | changes,
     }
@@ -79,58 +79,53 @@ def alone(disk, tmp_path_factory, compiled_once):
     return run.start(config, tmp_path_factory.mktemp("alone") / "run", Silent(), devices=1).run_dir
 
 
+@pytest.fixture(scope="module")
+def forked():
+    """A process that has imported what the processes of a run need, and forks each of them."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([_one_of_several.__name__, "pytest"])
+    return context
+
+
+@pytest.fixture(scope="module")
+def programs(tmp_path_factory):
+    """Folders of what processes compile, each for the same place among as many."""
+    return tmp_path_factory.mktemp("programs")
+
+
 @pytest.fixture
-def launch(tmp_path, compiled_once):
-    """`(processes, what, run_dir, sections) -> (their Popen objects, their logs of clients
-    read)`.
-    """
+def launch(tmp_path, forked, programs):
+    """`(processes, what, run_dir, sections) -> (processes, their logs of clients read)`."""
     started = []
 
-    def start(count, what, run_dir, given=None, **more):
+    def start(count, what, run_dir, given=None, hold_s=0):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        config = tmp_path / "config.json"
-        config.write_text(json.dumps(given))
-        logs = [tmp_path / f"read-{len(started)}-{i}.json" for i in range(count)]
-        env = os.environ | {
-            "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "kernels")]),
-            "JAX_PLATFORMS": "cpu",
-            "JAX_COMPILATION_CACHE_DIR": "",
-            **more,
-        }
-        mine = [
-            subprocess.Popen(
-                [
-                    sys.executable,
-                    str(DRIVER),
-                    str(port),
-                    str(count),
-                    str(i),
-                    what,
-                    str(run_dir),
-                    str(config),
-                    str(log),
-                ],
-                env=env,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for i, log in enumerate(logs)
-        ]
-        started.extend(mine)
+        mine, logs = [], []
+        for i in range(count):
+            logs.append(tmp_path / f"read-{len(started)}.json")
+            words = tmp_path / f"words-{len(started)}"
+            kept = programs / f"{i} of {count}"
+            given_all = (port, count, i, what, run_dir, given, logs[-1], words, kept, hold_s)
+            process = forked.Process(target=_one_of_several.main, args=given_all)
+            process.words = words
+            process.start()
+            mine.append(process)
+            started.append(process)
         return mine, logs
 
     yield start
     for process in started:
         process.kill()
-        process.wait()
+        process.join()
 
 
 def ended(running):
     """Exit codes and last words."""
-    words = [process.communicate(timeout=300)[1] for process in running]
-    return [process.returncode for process in running], words
+    for process in running:
+        process.join(timeout=300)
+    return [process.exitcode for process in running], [p.words.read_text() for p in running]
 
 
 def written(run_dir):
@@ -146,6 +141,7 @@ def written(run_dir):
     ]
 
 
+@optimized
 @pytest.mark.slow(reason="runs in processes of their own")
 def test_two_processes_write_what_one_writes_and_read_their_own_clients(
     alone, disk, launch, tmp_path
@@ -164,22 +160,23 @@ def at_round_3(launch, run_dir, given, count=2):
     """Two processes, or `count`, of which the first waits for three seconds after its third
     round. The others wait for it and compute all the while.
     """
-    running, _ = launch(count, "start", run_dir, given, HOLD_S="3")
+    running, _ = launch(count, "start", run_dir, given, hold_s=3)
     metrics = run_dir / folder.METRICS
     until = time.monotonic() + 240
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") == 3):
-        assert time.monotonic() < until and running[0].poll() is None
+        assert time.monotonic() < until and running[0].is_alive()
         time.sleep(0.01)
     return running
 
 
+@optimized
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
 @pytest.mark.parametrize(("count", "killed"), [(2, 0), (3, 2)])
 def test_a_killed_process_ends_the_run_and_one_process_goes_on_to_the_same_bits(
     count, killed, alone, disk, launch, tmp_path
 ):
     running = at_round_3(launch, tmp_path / "run", sections(f"disk:{disk}"), count)
-    running[killed].send_signal(signal.SIGKILL)
+    running[killed].kill()
     since = time.monotonic()
     codes, words = ended(running)
     assert time.monotonic() - since < LIMIT_S
@@ -192,11 +189,12 @@ def test_a_killed_process_ends_the_run_and_one_process_goes_on_to_the_same_bits(
     assert written(tmp_path / "run") == written(alone)
 
 
+@optimized
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_two_interrupted_processes_stop_after_a_checkpoint_and_go_on(alone, disk, launch, tmp_path):
     running = at_round_3(launch, tmp_path / "run", sections(f"disk:{disk}"))
     for process in running:
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
     codes, words = ended(running)
     assert codes == [130, 130], words
     assert all("stopped after 3 of 6 rounds" in word for word in words)
@@ -215,15 +213,17 @@ class Crashing(Silent):
             raise Crash
 
 
+@optimized
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
-def test_four_processes_go_on_where_one_was(alone, disk, launch, tmp_path):
+def test_three_processes_go_on_where_one_was(alone, disk, launch, tmp_path):
     with pytest.raises(Crash):
         run.start(config_lib.from_sections(sections(f"disk:{disk}")), tmp_path / "run", Crashing())
-    codes, words = ended(launch(4, "resume", tmp_path / "run")[0])
-    assert codes == [0] * 4, words
+    codes, words = ended(launch(3, "resume", tmp_path / "run")[0])
+    assert codes == [0] * 3, words
     assert written(tmp_path / "run") == written(alone)
 
 
+@optimized
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_path):
     damaged = tmp_path / "damaged"
@@ -240,9 +240,10 @@ def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_pat
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_the_command_finds_its_processes_in_slurms_variables(tmp_path):
     """JAX reads them; the first of two processes speaks and writes."""
-    command = [sys.executable, "-m", "fljax", "simulate", "--no-baseline"]
+    command = [sys.executable, "-m", "fljax", "simulate", "--no-baseline", "--model", "softmax"]
     path = os.pathsep.join([str(ROOT), str(ROOT / "kernels")])
-    env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu"}
+    # Each compiles for itself: kept are programs of the first alone, which would run ahead.
+    env = os.environ | {"PYTHONPATH": path, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": ""}
     running = []
     for place in range(2):
         slurm = {
