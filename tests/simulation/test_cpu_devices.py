@@ -10,6 +10,7 @@ import pytest
 
 from fljax import cli
 from fljax.cli import simulate
+from fljax.simulation import config
 from fljax.simulation.devices import mesh
 
 optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
@@ -105,13 +106,14 @@ def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
 @optimized
 def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):
     small = ["--num-rounds", "2", "--seed", "0", "--num-clients", "20", "--no-baseline"]
+    small += ["--model", "softmax"]
     done = in_a_process(
         [sys.executable, "-m", "fljax", "simulate", *small, "--run-dir", str(tmp_path / "many")]
     )
     assert done.returncode == 0, done.stderr
-    groups = tomllib.loads((tmp_path / "many/config.toml").read_text())["run"].get("groups")
-    assert groups == (2 * mesh.cores() if mesh.cores() > 1 else None)
-    said = ["--groups", str(groups)] if groups else []
+    groups = tomllib.loads((tmp_path / "many/config.toml").read_text())["run"]["groups"]
+    assert groups == (2 * mesh.cores() if mesh.cores() > 1 else config.NONE)
+    said = ["--groups", str(groups)] if mesh.cores() > 1 else []
     assert (
         cli.main(["simulate", *small, *said, "--devices", "1", "--run-dir", str(tmp_path / "one")])
         == 0
