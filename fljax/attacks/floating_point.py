@@ -95,7 +95,8 @@ def cannot_be(
     while (low < high).any():
         middle = (low + high) // 2
         too_little = reach(other, stddev, draws[middle], joined=joined) < noisy
-        low, high = np.where(too_little, middle + 1, low), np.where(too_little, high, middle)
+        low = np.where(too_little, np.minimum(middle + 1, high), low)
+        high = np.where(too_little, high, middle)
     return np.asarray(reach(other, stddev, draws[low], joined=joined) != noisy)
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import pathlib
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,13 @@ def digits() -> Dataset:
     """1,797 handwritten digits, 8 x 8 grey values, 10 classes. Raises ImportError without
     scikit-learn.
     """
-    x, labels = _table("digits.csv.gz", "load_digits", "digits come")
+
+    def asked() -> Any:
+        from sklearn.datasets import load_digits
+
+        return load_digits()
+
+    x, labels = _table("digits.csv.gz", 0, asked, "digits come")
     # Pixels are counts 0..16 of set points in 4 x 4 blocks of the scanned bitmap.
     x = (x.reshape(-1, 8, 8) / 16.0)[..., None].astype(np.float32)
     return split(x, labels.astype(np.int32), 10, "digits")
@@ -21,15 +28,23 @@ def digits() -> Dataset:
 
 def breast_cancer() -> Dataset:
     """569 rows of 30 numbers in [0, 1], 2 classes. Raises ImportError without scikit-learn."""
-    raw, labels = _table("breast_cancer.csv", "load_breast_cancer", "breast-cancer table comes", 1)
+
+    def asked() -> Any:
+        from sklearn.datasets import load_breast_cancer
+
+        return load_breast_cancer()
+
+    raw, labels = _table("breast_cancer.csv", 1, asked, "breast-cancer table comes")
     low, high = raw.min(axis=0), raw.max(axis=0)
     x = ((raw - low) / (high - low)).astype(np.float32)
     return split(x, labels.astype(np.int32), 2, "breast_cancer")
 
 
-def _table(file: str, loader: str, comes: str, header: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and labels. They are read from the file itself: to import scikit-learn takes as long as
-    to import JAX.
+def _table(
+    file: str, header: int, asked: Callable[[], Any], comes: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rows and labels, read from the file itself, below `header` lines: to import scikit-learn
+    takes as long as to import JAX. Another version, which keeps them elsewhere, is `asked`.
     """
     found = importlib.util.find_spec("sklearn")
     if found is None:
@@ -41,7 +56,5 @@ def _table(file: str, loader: str, comes: str, header: int = 0) -> tuple[np.ndar
         if path.is_file():
             rows = np.loadtxt(path, delimiter=",", skiprows=header)
             return rows[:, :-1], rows[:, -1]
-    from sklearn import datasets  # another version, which keeps it elsewhere
-
-    raw: Any = getattr(datasets, loader)()
+    raw = asked()
     return raw.data, raw.target
