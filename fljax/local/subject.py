@@ -286,7 +286,8 @@ def _mean_then_clip(
                     params, silo_query.taken(loss, examples, rows, batch, key), batch_mask=here
                 )
                 gram = G.gram()
-            blocks = jnp.einsum("kakb->kab", gram.reshape(together, places, together, places))
+            each = jnp.arange(together)
+            blocks = gram.reshape(together, places, together, places)[each, :, each]
             size = jnp.maximum(1, jnp.sum(table[i] >= 0, axis=1)).astype(gram.dtype)
             lengths = jnp.sqrt(jnp.maximum(0, jnp.diagonal(blocks, axis1=1, axis2=2)))
             squares = jnp.sum(blocks, axis=(1, 2)) + _GRAM_SLACK * jnp.square(
