@@ -51,12 +51,13 @@ def solve(digits: data.Dataset) -> None:
         "CW-SSIM": perceptual.cw_ssim,
         "learnt distance": lambda a, b: perceptual.learnt_distance(learnt, a, b),
     }
+    of_all = {label: jax.jit(jax.vmap(measure)) for label, measure in measures.items()}
     plain = reconstruction.gradients_of(loss, net.params, examples)
     for name, uploads in (("undefended", plain), ("through dp_sgd", through)):
         found = np.stack([_solved(chain, uploads, place, examples) for place in range(TARGETS)])
         told = [
-            f"{label} {np.median(jax.vmap(measure)(found, examples['x'])):.2f}"
-            for label, measure in measures.items()
+            f"{label} {np.median(measure(found, examples['x'])):.2f}"
+            for label, measure in of_all.items()
         ]
         named = reconstruction.iip(
             found,
