@@ -33,6 +33,11 @@ elif not GPU:
 _flags = os.environ.get("XLA_FLAGS", "").split()  # a worker of pytest-xdist inherits all of them
 os.environ["XLA_FLAGS"] = " ".join(_flags + [flag for flag in _FLAGS if flag not in _flags])
 
+# `compiler_options` of programs of which the text or the memory alone is read: XLA has decided both
+# before LLVM translates what it made, and that is half of the time.
+_CHEAPLY = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+READ_ONLY = {} if GPU else _CHEAPLY
+
 # Processes that tests start need not compile our sources anew each.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 

@@ -11,6 +11,7 @@ import pytest
 from fljax import data, models, schemes
 from fljax.server.rounds import Performance
 from fljax.simulation.devices import mesh
+from tests._environment import READ_ONLY
 
 pytestmark = pytest.mark.optimized(reason="compares bits and the memory of compiled programs")
 
@@ -143,7 +144,8 @@ def needs(devices, deal):
         cohort = data.Cohort(examples, shape(count, places), shape(count))
     state = jax.eval_shape(algorithm.init, model.params)
     with jax.set_mesh(over):
-        program = jax.jit(algorithm.round).lower(state, cohort, jax.random.key(0)).compile()
+        program = jax.jit(algorithm.round, compiler_options=READ_ONLY)
+        program = program.lower(state, cohort, jax.random.key(0)).compile()
     memory, text = program.memory_analysis(), program.as_text()
     sent = re.findall(r"(all-[a-z]+|reduce-scatter|collective-permute)(?:-start)?\(", text)
     return memory.argument_size_in_bytes, memory.temp_size_in_bytes, sent
