@@ -23,8 +23,8 @@ OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized \
   $$(grep -rl mark.optimized tests --include='test_*.py')
 # Tests that wait for processes of their own: one after the other, beside those that compute.
 WAIT := $(addprefix tests/,interop/test_flower_processes.py test_plugins.py test_wheels.py \
-  $(addprefix simulation/test_,allocator.py disk_full.py kill.py kill_everywhere.py seeds.py \
-  simulate.py))
+  $(addprefix simulation/test_,allocator.py disk_full.py kill.py kill_everywhere.py \
+  processes.py seeds.py simulate.py))
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -13,7 +13,7 @@ from fljax.attacks import fishing, gradient_inversion, metrics, victims
 from fljax.models import Functional
 from fljax.papers.channel.rounds import photographs
 
-BATCH, CLASSES, SIDE = 64, 10, 16
+BATCH, CLASSES = 64, 10
 
 
 def network(size, rng):
@@ -86,11 +86,11 @@ def test_casts_are_passed_by_one_of_as_many_as_expected(key):
 
 @pytest.mark.slow(reason="inverts gradients of colour images")
 def test_most_of_a_batch_is_fished_out_and_nothing_through_noise(key):
-    public, others = photographs(SIDE)
+    public, others = photographs()
     picks = np.random.default_rng(0).choice(len(others["y"]), BATCH, replace=False)
     x, y = jnp.asarray(others["x"][picks]), np.arange(BATCH) % CLASSES
     keys = list(jax.random.split(key, 4))
-    plain = victims.smooth_lenet(example_shape=(SIDE, SIDE, 3), num_classes=CLASSES, key=keys[0])
+    plain = victims.smooth_lenet(example_shape=(32, 32, 3), num_classes=CLASSES, key=keys[0])
     logits = jax.jit(jax.vmap(plain.apply, (None, 0)))
     directions, thresholds = fishing.casts(
         logits(plain.params, jnp.asarray(public["x"])), keys[1], 40, expected=BATCH / CLASSES
@@ -146,7 +146,7 @@ def test_most_of_a_batch_is_fished_out_and_nothing_through_noise(key):
             seen,
             jax.nn.one_hot(jnp.zeros((2, 1), jnp.int32), CLASSES),
             key,
-            shape=(1, SIDE, SIDE, 3),
+            shape=(1, 32, 32, 3),
             settings=sharp,
             prior=prior,
         ).x[:, 0]
