@@ -75,11 +75,11 @@ def _with_keys(state: PyTree, like: PyTree) -> PyTree:
     )
 
 
-def _placed(leaf: np.ndarray, like: jax.Array) -> jax.Array:
-    """On the device of `like`, and bound to it only where that is: of states that are bound to a
-    device JAX compiles another program than of those that a run begins with.
+def _is_unbound(leaf: Any) -> bool:
+    """Whether JAX may move it to another device: of states that are bound to theirs it compiles
+    another program than of those that a run begins with.
     """
-    return jax.device_put(leaf, like.sharding) if like.committed else jnp.array(leaf)
+    return isinstance(leaf, jax.Array) and not leaf.committed
 
 
 def structure(state: PyTree) -> list[str]:
@@ -272,10 +272,17 @@ class Checkpoints:
                     "another version or backend the run would not go on to the same bits."
                 )
             plain = _without_keys(like)
-            on_host = jax.tree.map(lambda leaf: np.empty(leaf.shape, leaf.dtype), plain)
-            items = ocp.args.Composite(state=ocp.args.StandardRestore(on_host))
-            restored = self._manager.restore(step, args=items)["state"]
-            state = _with_keys(jax.tree.map(_placed, restored, plain), like)
+            # Read to the devices that the state is on, or to the host: orbax binds what it places.
+            target = jax.tree.map(
+                lambda leaf: np.empty(leaf.shape, leaf.dtype) if _is_unbound(leaf) else leaf, plain
+            )
+            items = ocp.args.Composite(state=ocp.args.StandardRestore(target))
+            restored = jax.tree.map(
+                lambda leaf, like: jnp.array(leaf) if _is_unbound(like) else leaf,
+                self._manager.restore(step, args=items)["state"],
+                plain,
+            )
+            state = _with_keys(restored, like)
             _check_digest(state, meta, where)
             return Saved(
                 state,
