@@ -39,7 +39,7 @@ class Held:
 
 
 def main(port, num_processes, process_id, what, run_dir, config, log, words, programs, hold_s):
-    os.dup2(os.open(words, os.O_WRONLY | os.O_CREAT), 2)
+    os.dup2(os.open(words, os.O_WRONLY | os.O_CREAT, 0o600), 2)
     jax.config.update("jax_num_cpu_devices", 2)
     jax.config.update("jax_compilation_cache_dir", str(programs))
     processes.join(f"127.0.0.1:{port}", num_processes, process_id)
@@ -62,4 +62,4 @@ def main(port, num_processes, process_id, what, run_dir, config, log, words, pro
             run.start(config_lib.from_sections(config), run_dir, Held(hold_s))
         else:
             run.resume(run_dir, Held(hold_s))
-    jax.distributed.shutdown()
+    jax.distributed.shutdown()  # a fork ends without what JAX would do as a process exits

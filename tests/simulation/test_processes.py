@@ -50,7 +50,7 @@ def sections(dataset="digits", **changes):
         "checkpoint_every": 2,
         "seed": 3,
         "baseline": False,
-        "groups": 16,
+        "groups": 12,
     }
     return {
         "scheme": {"scheme": "dp_fedavg", "sampling_prob": 0.25},

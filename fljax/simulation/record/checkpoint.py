@@ -278,7 +278,7 @@ class Checkpoints:
             )
             items = ocp.args.Composite(state=ocp.args.StandardRestore(target))
             restored = jax.tree.map(
-                lambda leaf, like: jnp.array(leaf) if _is_unbound(like) else leaf,
+                lambda leaf, first: jnp.array(leaf) if _is_unbound(first) else leaf,
                 self._manager.restore(step, args=items)["state"],
                 plain,
             )
