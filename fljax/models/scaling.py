@@ -148,8 +148,12 @@ def plan(apply: Apply, params: Params, x: Any, *, allow_plain: bool = False) -> 
         jax.tree_util.keystr(path, simple=True, separator=".")
         for path, _ in jax.tree_util.tree_leaves_with_path(params)
     ]
-    shapes = [jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype) for leaf in leaves]
-    inputs = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(jnp.shape(leaf), leaf.dtype), x)
+
+    def shape(leaf: Any) -> jax.ShapeDtypeStruct:
+        """As JAX would hold it: of NumPy's float64 it takes half without x64, and warns."""
+        return jax.ShapeDtypeStruct(jnp.shape(leaf), jax.dtypes.canonicalize_dtype(leaf.dtype))
+
+    shapes, inputs = [shape(leaf) for leaf in leaves], jax.tree.map(shape, x)
     # Native layers, which are for accelerators: whoever runs the plan rewrites them for CPUs.
     with jaxprs.on_no_mesh(), _platforms.only("cuda", "tpu"):
         jaxpr, consts, out = jaxprs.trace(
