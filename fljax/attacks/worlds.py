@@ -58,10 +58,9 @@ class Neighbours:
             self._start = {"w": jnp.zeros((DIM, 1)), "a": jnp.eye(DIM)}
         num_units = num_rows if event.privacy_unit == "example" else self.num_clients
         self._released, self._alone = scheme.released, scheme.uploads_seen
-        # Silos fill their batches up: a place that no record takes costs as much as a record.
+        # Batches are filled up: a place that no record takes costs as much as a record.
         few = Performance(microbatch_size=self._rows.shape[-1])
-        more: dict[str, Any] = {"performance": few} if scheme.noise_at == "silo" else {}
-        self._algorithm = scheme.make(config, loss, num_units=num_units, **more)
+        self._algorithm = scheme.make(config, loss, num_units=num_units, performance=few)
 
     def model(
         self,

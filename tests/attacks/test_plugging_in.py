@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import functools
 import importlib
 import pathlib
 from typing import Any, NamedTuple
@@ -70,7 +71,7 @@ def register():
     attributes changed.
     """
 
-    def make(config, loss, *, num_units, scale=1.0):
+    def make(config, loss, *, num_units, performance, scale=1.0):
         def play(state, cohort, key):
             rows = cohort.indices.reshape(-1)
             examples = jax.tree.map(lambda leaf: leaf[rows], cohort.examples)
@@ -97,9 +98,7 @@ def register():
 
     def add(scale=1.0, **changes):
         given = {"Config": Config, "event": event, "summary": "for a test", "promise": "epsilon"}
-        given["make"] = lambda config, loss, *, num_units: make(
-            config, loss, num_units=num_units, scale=scale
-        )
+        given["make"] = functools.partial(make, scale=scale)
         given |= {"fitted": lambda config, facts: config, "non_private": lambda config: config}
         schemes.register("thrown_away", Scheme(**(given | changes)))
 
@@ -213,7 +212,7 @@ def test_a_law_that_holds_says_nothing_of_rounds_that_were_not_run(alone, regist
 def test_uploads_that_are_seen_are_looked_at_one_by_one(register, key):
     """Half the noise in one client's upload, which the sum of all four hides."""
 
-    def make(config, loss, *, num_units):
+    def make(config, loss, *, num_units, performance):
         def play(state, cohort, run_key):
             def upload(rows, client):
                 examples = jax.tree.map(lambda leaf: leaf[rows], cohort.examples)
