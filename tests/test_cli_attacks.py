@@ -84,6 +84,19 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_a_malicious_decoder_gives_away_texts_and_nothing_through_noise(tmp_path):
+    flags = ["--attack", "decepticons", "--scheme", "dp_sgd", "--batch-size", "8"]
+    flags += ["--targets", "6", "--repeats", "2", "--budgets", "4"]
+    run_dir = tmp_path / "run"
+    assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
+    plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["read"] > 0.8 and plain["picked"] == 1.0 and plain["holds"] is None
+    assert private["noise"] < 1.1 and private["read"] <= private["guessed"]
+    assert private["picked"] < 0.8 and private["holds"] is not False
+    assert "malicious server" in files(run_dir)[1]
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_equations_give_an_image_to_rounding_and_nothing_through_noise(tmp_path):
     flags = ["--attack", "recursive", "--scheme", "dp_sgd", "--targets", "4", "--repeats", "1"]
     run_dir = tmp_path / "run"

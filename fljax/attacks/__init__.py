@@ -43,11 +43,12 @@ MEMBERSHIP = (
     "subject_lira",
 )
 OF_SUBJECTS = ("subject_lira",)  # of those, what tells persons, by all of their examples
+TEXTS = "decepticons"  # of `fljax attack`: what a batch of texts says, to a malicious server
 SYMBOLS = "symbols"  # of `fljax attack`: which ones a text has, from its update
 PROPERTIES = "properties"  # too: what all of a client's data share, from its update
 CLASSES = "model_inversion"  # too: what each class looks like, from the trained model
 # These play no game.
-PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, SYMBOLS, PROPERTIES, CLASSES)
+PROGRAMS = (*INVERSIONS, *MALICIOUS, *MEMBERSHIP, TEXTS, SYMBOLS, PROPERTIES, CLASSES)
 _registry: "_plugins.Registry[Attack]" = _plugins.Registry(
     "attacks", "attack", _OWN, _plugins.a_function("attacks"), also=PROGRAMS
 )
@@ -103,6 +104,7 @@ def listed() -> Iterator[_plugins.Listed]:
 if TYPE_CHECKING:
     from fljax.attacks import analytic as analytic
     from fljax.attacks import audit as audit
+    from fljax.attacks import decepticons as decepticons
     from fljax.attacks import fishing as fishing
     from fljax.attacks import floating_point as floating_point
     from fljax.attacks import gradient_inversion as gradient_inversion

@@ -38,6 +38,10 @@ With --attack symbols a round has one text, of --dataset by --model, whole or by
 symbols the text has is read off the update, and which of the candidates it is, beside the share of
 candidates that anybody tells by the certificate.
 
+With --attack decepticons a malicious server sends a decoder whose attention notes each token's
+place and text, and whose MLPs' gradient holds them: a batch of texts is read off one update. Which
+of the candidates is among them is held to the certificate, which is the same.
+
 With --attack properties a round has one client's images, --batch-size of them, and its update says
 whether they are turned, and the mix of their labels. No bound is taken.
 
@@ -72,7 +76,7 @@ def _fits(name: str, attack: str) -> bool:
     if scheme.promise == "nats" and scheme.uploads_seen:  # of noise on uploads see `fljax audit`
         return False
     inverts = attack in (*attacks.INVERSIONS, *attacks.MALICIOUS, attacks.PROPERTIES)
-    of_models = attack in (attacks.SYMBOLS, attacks.CLASSES)
+    of_models = attack in (attacks.TEXTS, attacks.SYMBOLS, attacks.CLASSES)
     if inverts or (of_models and scheme.promise == "epsilon"):
         return True
     if scheme.promise != "epsilon":
@@ -85,7 +89,7 @@ def _fits(name: str, attack: str) -> bool:
 
 def _trains(attack: str) -> bool:
     """Whether the attack is on a model by its name."""
-    return attack in (*attacks.MEMBERSHIP, attacks.SYMBOLS, attacks.CLASSES)
+    return attack in (*attacks.MEMBERSHIP, attacks.TEXTS, attacks.SYMBOLS, attacks.CLASSES)
 
 
 def _against(attack: str) -> list[str]:
@@ -96,7 +100,8 @@ _ATTACK = (
     f"{', '.join(attacks.INVERSIONS)} reconstruct images from one round; "
     f"{' and '.join(attacks.MALICIOUS)}, of a malicious server, too; "
     f"{', '.join(attacks.MEMBERSHIP)} tell who was trained on; {attacks.SYMBOLS} tells which "
-    f"symbols a text has, from its update; {attacks.PROPERTIES} tells what all of a client's "
+    f"symbols a text has, from its update; {attacks.TEXTS} reads batches of texts, of a malicious "
+    f"server; {attacks.PROPERTIES} tells what all of a client's "
     f"images share, from its update; {attacks.CLASSES} tells what each class looks like, from the "
     f"trained model; {', '.join(attacks.names())} and "
     "PACKAGE.ATTACK are games about one unit."
@@ -143,8 +148,8 @@ class Options:
     targets: int = 10
     """Images or texts, which are the candidates as well."""
     batch_size: int = 1
-    """Images behind one upload, of imprint and fishing: the one that is attacked and others of the
-    training split; of properties those of a client.
+    """Images behind one upload, of imprint and fishing, or texts, of decepticons: the one that is
+    attacked and others of the training split; of properties images of a client.
     """
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
@@ -179,7 +184,7 @@ class Options:
             attacks.check_name(attack=self.attack)
             rounds.check_name(scheme=self.scheme, attack=self.attack)
         else:
-            of_models = self.attack in (attacks.SYMBOLS, attacks.CLASSES)
+            of_models = self.attack in (attacks.TEXTS, attacks.SYMBOLS, attacks.CLASSES)
             which = self.attack if of_models else "inversion"
             _validate.one_of(_against(which), scheme=self.scheme)
         if self.attack in attacks.MEMBERSHIP and not _fits(self.scheme, self.attack):
@@ -207,7 +212,8 @@ class Options:
             models.check_name(model=self.model)
         if self.lora is not None:
             _validate.positive_int(lora=self.lora)
-            if self.model is None or not _trains(self.attack):
+            trains = _trains(self.attack) and self.attack != attacks.TEXTS
+            if self.model is None or not trains:
                 raise ValueError(
                     "Expected model and an attack on membership or symbols with lora, got "
                     f"lora={self.lora}, model={self.model!r}, attack={self.attack!r}."
@@ -217,7 +223,7 @@ class Options:
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
         )
         _validate.positive_int(batch_size=self.batch_size)
-        several = (*attacks.MALICIOUS, attacks.PROPERTIES)
+        several = (*attacks.MALICIOUS, attacks.TEXTS, attacks.PROPERTIES)
         if self.batch_size > 1 and self.attack not in several:
             raise ValueError(
                 f"Expected batch_size 1 with attack={self.attack!r}, or one of "
@@ -292,6 +298,7 @@ def main(args: Sequence[str]) -> int:
         _attack_properties,
         _attack_sweep,
         _attack_symbols,
+        _attack_texts,
         _own,
     )
 
@@ -302,6 +309,8 @@ def main(args: Sequence[str]) -> int:
     kind: Any = _attack_game if game else _attack_membership if member else _attack
     if options.attack == attacks.SYMBOLS:
         kind = _attack_symbols
+    if options.attack == attacks.TEXTS:
+        kind = _attack_texts
     if options.attack == attacks.PROPERTIES:
         kind = _attack_properties
     if options.attack == attacks.CLASSES:
@@ -368,13 +377,15 @@ def _settled(options: Options, own: Any) -> Options:
             raise ValueError(
                 "Expected budgets with settings that leave the noise to be calibrated, got none."
             )
-    text = options.attack in (attacks.SYMBOLS, "exposure")
+    text = options.attack in (attacks.TEXTS, attacks.SYMBOLS, "exposure")
     if options.attack in attacks.PROGRAMS and options.dataset is None:
         told["dataset"] = "roles" if text else "digits"
         if own is not None:
             told["dataset"] = own.data.dataset
     if _trains(options.attack) and options.model is None:
         told["model"] = "token_lstm" if text else "mlp"
+        if options.attack == attacks.TEXTS:
+            told["model"] = "decoder:tiny"
         if own is not None:
             if own.lacks_base:
                 raise ValueError(

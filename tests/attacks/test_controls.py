@@ -23,6 +23,7 @@ ELSEWHERE = {
     "recursive": ("test_cli_attacks", "equations_give_an_image_to_rounding_and_nothing"),
     "imprint": ("test_cli_attacks", "a_malicious_server_reads_one_of_a_batch_and_nothing"),
     "fishing": ("test_cli_attacks", "a_malicious_server_reads_one_of_a_batch_and_nothing"),
+    "decepticons": ("test_cli_attacks", "a_malicious_decoder_gives_away_texts_and_nothing"),
     "properties": ("test_cli_attacks", "what_a_clients_images_share_is_told_without_noise"),
     "model_inversion": ("test_cli_attacks", "classes_are_seen_in_a_model_without_noise_and_not"),
     "symbols": ("attacks/test_text", "symbols_are_read_off_an_update_without_noise_and_not"),

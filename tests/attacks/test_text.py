@@ -138,6 +138,8 @@ def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp
         (["label_only", "--dataset", "roles", "--model", "token_lstm"], "classes for label_only"),
         (["symbols", "--lora", "2", "--model", "token_lstm"], "token_lstm without lora"),
         (["symbols", "--dataset", "digits"], "x of digits to hold symbols"),
+        (["decepticons", "--model", "token_lstm"], "model='decoder:tiny' without lora"),
+        (["decepticons", "--lora", "2", "--model", "decoder:tiny"], "Expected model and an attack"),
         (["lira", "--lora", "2"], "Expected model and an attack on membership or symbols"),
     ],
 )  # fmt: skip
