@@ -254,7 +254,10 @@ def _loss(task: Task) -> Any:
 
 
 def train_channels(task: Task, cases: Sequence[Case], wanted: Size) -> list[Any]:
-    """Parameters `[cases, S, ...]` after each of `wanted.epochs`, of noisy records alone."""
+    """Parameters `[cases, S, ...]` after each of `wanted.epochs`, of noisy records alone.
+
+    White channels alone have noise with a factor, whose products would be most of the others' work.
+    """
     loss = _loss(task)
 
     def step(noise: Any, params: Any, batch: Any, rows: Any, epoch: Any, key: Any) -> Any:
@@ -263,7 +266,14 @@ def train_channels(task: Task, cases: Sequence[Case], wanted: Size) -> list[Any]
         mean = lambda p: jnp.mean(jax.vmap(loss, (None, 0))(p, batch | {"x": seen}))
         return jax.tree.map(lambda p, g: p - wanted.rate * g, params, jax.grad(mean)(params))
 
-    return _advanced(task, wanted, step, stacked([case.noise for case in cases]))
+    white = [at for at, case in enumerate(cases) if case.defence == "white"]
+    others = [at for at in range(len(cases)) if at not in white]
+    noises: list[Any] = [case.noise for case in cases]
+    parts = [[noises[at] for at in white], [noises[at]._replace(factor=None) for at in others]]
+    found = [_advanced(task, wanted, step, stacked(part)) for part in parts if part]
+    order = np.argsort([*white, *others])
+    joined = lambda *leaves: jnp.concatenate(leaves)[order]
+    return [jax.tree.map(joined, *several) for several in zip(*found, strict=True)]
 
 
 def train_private(task: Task, cases: Sequence[Case], wanted: Size) -> list[Any]:
