@@ -21,6 +21,7 @@ from fljax_kernels.chacha20 import reference
 
 WORDS = 16  # of a block
 _CONSTANTS = tuple(np.array(reference.CONSTANTS, np.uint32))
+_LANES = 16  # of other lengths LLVM makes no vectors here, at four times the time
 _FEW = 64  # blocks: fewer are drawn by a loop sooner than the other form is compiled
 
 
@@ -66,10 +67,13 @@ def _by_loop(nothing: jax.Array, told: list[jax.Array]) -> tuple[jax.Array, ...]
 
 def _by_window(nothing: jax.Array, told: list[jax.Array]) -> tuple[jax.Array, ...]:
     """A window has one entry, and its result is `_block(start, entry)`, in one pass over memory."""
-    entries = tuple(word.reshape(-1) for word in [nothing] * len(_CONSTANTS) + told)
+    more = -nothing.size % _LANES
+    entries = tuple(
+        jnp.pad(word.reshape(-1), (0, more)) for word in [nothing] * len(_CONSTANTS) + told
+    )
     start = (*_CONSTANTS, *(np.uint32(0),) * len(told))
     found = lax.reduce_window(entries, start, _block, (1,), (1,), "VALID")
-    return tuple(word.reshape(nothing.shape) for word in found)
+    return tuple(word[: nothing.size].reshape(nothing.shape) for word in found)
 
 
 def _block(start: tuple[jax.Array, ...], entry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
