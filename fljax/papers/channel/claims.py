@@ -520,8 +520,8 @@ CONCLUSIONS = (
     Conclusion(
         "Figures 19, 22, 25",
         "the AUC of membership rises with nats",
-        ("fig9",),
-        _by_nats(CHANNELS, WRONG, "auc"),
+        ("fig12",),
+        _by_nats(CHANNELS, WRONG, "auc", item="fig12"),
     ),
     Conclusion("Figure 26", "and with uses", ("fig9",), _by_uses(WRONG, "auc")),
     Conclusion(
