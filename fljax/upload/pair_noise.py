@@ -83,7 +83,7 @@ def cohort_noise(
             )
         else:
             shared = fljax_kernels.pair_noise(
-                round_key, jnp.asarray(ordered), num_clients, wide, jnp.asarray(pair)
+                round_key, ordered, num_clients, wide, jnp.asarray(pair)
             )
         keys = _keys.client_keys(
             key, round_index, jnp.arange(num_clients, dtype=jnp.int32), _keys.Purpose.NOISE

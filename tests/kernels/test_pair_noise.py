@@ -8,9 +8,16 @@ import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 
+from fljax_kernels import (
+    _platforms,
+    chacha20,
+    client_pair_noise,
+    joint_pair_noise,
+    pair_keys,
+    pair_noise,
+)
 from fljax_kernels import _threefry as threefry
-from fljax_kernels import client_pair_noise, joint_pair_noise, pair_keys, pair_noise
-from fljax_kernels.pairwise import graphs, reference, streamed
+from fljax_kernels.pairwise import by_client, graphs, reference, streamed
 from fljax_kernels.pairwise.cases import CASES
 
 optimized = pytest.mark.optimized(reason="compares bits or rounding errors of compiled programs")
@@ -40,6 +47,16 @@ def laplacian(edges, variance, num_clients):
     return matrix
 
 
+def assert_the_reference(rows, keys, edges, stddev):
+    num_clients, size = rows.shape
+    exact = reference.pair_noise(keys, edges, num_clients, size, stddev)
+    # One rounding of each product (two at the reference's), one of each sum, whose terms are within
+    # 5.42 stddevs.
+    reach = 5.42 * (np.abs(laplacian(edges, stddev, num_clients)).sum(axis=1) / 2)
+    degree = np.bincount(edges.ravel(), minlength=num_clients)
+    assert np.all(np.abs(rows - exact) <= ((degree + 3) * 2.0**-24 * reach)[:, None])
+
+
 @optimized
 def test_a_keys_stream_is_that_of_jax_random_normal(key):
     found = jax.jit(threefry.half_variance_normals)(
@@ -61,12 +78,7 @@ def test_rows_are_the_reference_and_each_client_computes_its_own_bit_for_bit(cas
     for name, x in like.items():
         assert (noise[name].shape, noise[name].dtype) == ((case.num_clients, *x.shape), jnp.float32)
     rows, keys = flat(noise, case.num_clients), pair_keys(key, edges)
-    exact = reference.pair_noise(keys, edges, case.num_clients, rows.shape[1], stddev)
-    # One rounding of each product (two at the reference's), one of each sum, whose terms are within
-    # 5.42 stddevs.
-    reach = 5.42 * (np.abs(laplacian(edges, stddev, case.num_clients)).sum(axis=1) / 2)
-    degree = np.bincount(edges.ravel(), minlength=case.num_clients)
-    assert np.all(np.abs(rows - exact) <= ((degree + 3) * 2.0**-24 * reach)[:, None])
+    assert_the_reference(rows, keys, edges, stddev)
     alone = jax.jit(lambda keys, client, peers, s: client_pair_noise(keys, client, peers, like, s))
     for client in (case.num_clients // 2,):
         mine = np.flatnonzero((edges == client).any(axis=1))
@@ -227,6 +239,112 @@ def test_the_program_holds_the_result_and_a_few_blocks():
     memory = program.lower(jax.random.key(0)).compile().memory_analysis()
     assert memory.output_size_in_bytes <= 4 * num_clients * size + 64
     assert memory.temp_size_in_bytes <= 16 * streamed.BLOCK + 200 * len(edges)
+
+
+ACCELERATORS = ("cuda", "tpu")
+several_clients = pytest.mark.parametrize("case", [c for c in CASES if len(c.edges())], ids=str)
+
+
+def compiled_for(platform, fun):
+    """`fun` as it is traced for a platform; it runs here all the same."""
+
+    def traced(*args):
+        with _platforms.only(platform):
+            return fun(*args)
+
+    return jax.jit(traced)
+
+
+@pytest.mark.optimized(reason="compares the bits of two programs", only=True)
+@several_clients
+@pytest.mark.parametrize("platform", ACCELERATORS)
+def test_accelerators_make_client_by_client_what_the_stream_makes_of_edges(
+    platform, case, key, monkeypatch
+):
+    """The reference in floats; in whole numbers, each client's own too, bit for bit."""
+    monkeypatch.setattr(by_client, "_AT_ONCE", 4)  # so that 11 neighbours take three passes
+    edges, stddev, like, count = case.edges(), case.stddev(), case.like(), case.num_clients
+    keys = pair_keys(key, edges)
+    noise = compiled_for(platform, lambda keys: pair_noise(keys, edges, count, like, stddev))
+    assert_the_reference(flat(noise(keys), count), keys, edges, stddev)
+    whole = functools.partial(pair_noise, form="ring", stddev=stddev * 2**12)
+    found = compiled_for(platform, lambda keys: whole(keys, edges, count, like))(keys)
+    assert_same_bits(found, whole(keys, edges, count, like))
+    mine = np.flatnonzero((edges == 1).any(axis=1))
+    own = functools.partial(client_pair_noise, form="ring", stddev=stddev[mine] * 2**12)
+    peers = edges[mine].sum(axis=1) - 1
+    alone = compiled_for(platform, lambda keys, client: own(keys, client, peers, like))
+    assert_same_bits(alone(keys[mine], 1), jax.tree.map(lambda leaf: leaf[1], found))
+
+
+@pytest.mark.slow(reason="compiles two more forms for several sizes")
+@pytest.mark.parametrize("size", [1, 7, 300])
+@pytest.mark.parametrize("platform", ACCELERATORS)
+def test_accelerators_give_rounds_side_by_side_and_a_client_without_neighbours_theirs(
+    platform, size, key
+):
+    edges, stddev = np.array([[0, 1], [1, 2]], np.int32), jnp.array([300.0, 5000.0])
+    keys = jax.vmap(lambda t: pair_keys(jax.random.fold_in(key, t), edges))(jnp.arange(2))
+    noise = lambda keys: pair_noise(keys, edges, 4, jnp.zeros(size), stddev, form="ring")
+    found = np.asarray(compiled_for(platform, jax.vmap(noise))(keys))
+    np.testing.assert_array_equal(found, jax.vmap(noise)(keys))
+    assert not found[:, 3].any() and found[:, 1].any()
+    assert not found.sum(axis=1, dtype=np.uint32).any()
+
+
+@pytest.mark.slow(reason="compiles the noise of all pairs of a cohort")
+@pytest.mark.parametrize("platform", ACCELERATORS)
+def test_on_accelerators_noise_is_linear_in_its_stddev_too(platform, key):
+    edges, stddev = graphs.circulant(5, 2), jnp.arange(1.0, 6.0)
+    noise = lambda stddev: pair_noise(key, edges, 5, jnp.zeros(7), stddev)
+    found, slope = compiled_for(platform, lambda s: jax.jvp(noise, (s,), (s,)))(stddev)
+    np.testing.assert_allclose(slope, found, rtol=1e-5, atol=1e-5)
+    total = lambda stddev: noise(stddev)[0].sum()
+    by_stddev = compiled_for(platform, jax.grad(total))(stddev)
+    np.testing.assert_allclose(stddev @ by_stddev, total(stddev), rtol=1e-4)
+
+
+def lowered_for_each(fun, *args):
+    """Whether there is a loop, and whether a window, by platform."""
+    traced = jax.jit(fun).trace(*args)
+    texts = [traced.lower(lowering_platforms=(p,)).as_text() for p in _platforms.PLATFORMS]
+    return [("stablehlo.while" in text, "reduce_window" in text) for text in texts]
+
+
+def test_a_cpu_loops_over_edges_a_gpu_adds_in_a_window_and_a_tpu_in_turn(key):
+    noise = lambda key: pair_noise(key, PAIR, 2, jnp.zeros(5), 1.0)
+    assert lowered_for_each(noise, key) == [(True, False), (False, True), (False, False)]
+
+
+@pytest.mark.slow(reason="lowers three programs for each platform")
+def test_all_platforms_loop_over_edges_that_are_traced_and_edges_of_chacha20_keys(key):
+    noise = lambda key, edges: pair_noise(key, edges, 2, jnp.zeros(5), 1.0)
+    assert lowered_for_each(noise, key, jnp.asarray(PAIR)) == [(True, False)] * 3
+    of_cipher = functools.partial(noise, edges=PAIR)
+    found = lowered_for_each(of_cipher, jax.random.key(1, impl=chacha20.IMPL))
+    assert [loop for loop, _ in found] == [True] * 3 and not found[1][1]
+    exported = jax.export.export(
+        jax.jit(functools.partial(noise, edges=PAIR)), platforms=_platforms.PLATFORMS
+    )
+    text = exported(key).mlir_module()
+    assert "stablehlo.while" in text and "reduce_window" in text
+    np.testing.assert_array_equal(exported(key).call(key), noise(key, PAIR))
+
+
+def test_a_clients_edges_stand_in_the_order_of_its_neighbours_numbers():
+    edges, count = graphs.random_out(15, 2, np.random.default_rng(0)), 15
+    mine, sign = by_client.neighbours(edges, count)
+    for client in range(count):
+        (own,) = np.nonzero((edges == client).any(axis=1))
+        peers = edges[own].sum(axis=1) - client
+        own, peers = own[np.argsort(peers)], np.sort(peers)
+        np.testing.assert_array_equal(mine[client, : len(own)], own)
+        np.testing.assert_array_equal(sign[client, : len(own)], np.where(peers > client, 1, -1))
+        assert not sign[client, len(own) :].any()
+    # One client with all neighbours: others would draw as often as it does.
+    star = np.stack([np.zeros(20, np.int32), np.arange(1, 21, dtype=np.int32)], axis=1)
+    assert by_client.neighbours(star, 21) is None
+    assert by_client.neighbours(np.zeros((0, 2), np.int32), 4) is None
 
 
 @pytest.mark.parametrize(

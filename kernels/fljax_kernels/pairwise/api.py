@@ -10,7 +10,7 @@ import numpy as np
 
 from fljax_kernels import _threefry
 from fljax_kernels.chacha20 import api as chacha20
-from fljax_kernels.pairwise import graphs, joint, streamed
+from fljax_kernels.pairwise import by_client, graphs, joint, streamed
 
 Form = Literal["float", "ring"]
 # Domains of fold_in, apart from each other and from small counters that callers fold.
@@ -73,12 +73,14 @@ def pair_noise(
     entries are independent. The whole cohort's sum is zero: exactly modulo 2**32 in the ring form,
     to rounding in the float form (each end adds the same float). The sum over some clients is the
     noise on the edges that leave them. What client i gets has the same bits as `client_pair_noise`
-    computes alone. Idealisation: as `gaussian_noise` (float32 normals within 5.42 standard
-    deviations; threefry with 64-bit keys is no cryptographic generator, ChaCha20 is one). It adds
-    no individual noise: without that the exact sum of all uploads is in plain sight.
+    computes alone on the same platform. Idealisation: as `gaussian_noise` (float32 normals within
+    5.42 standard deviations; threefry with 64-bit keys is no cryptographic generator, ChaCha20 is
+    one). It adds no individual noise: without that the exact sum of all uploads is in plain sight.
 
-    Memory: the result and 128 KiB; each edge's noise is drawn once. Bits do not depend on blocking,
-      jit or vmap.
+    Memory: the result and 128 KiB; each edge's noise is drawn once, and added at both ends.
+      Accelerators draw it at both ends instead, and write each row once, unless `edges` are traced,
+      keys are of ChaCha20, or some client has four times as many neighbours as the mean: the same
+      noise up to rounding. Bits do not depend on blocking, jit or vmap.
 
     Args:
       key: `[]` typed threefry or ChaCha20 key of the round, for `pair_keys(key, edges)`; or `[E]`
@@ -117,15 +119,14 @@ def pair_noise(
             f"{np.shape(key)}."
         )
     scale = _checked_stddev(stddev, low.size, form)
-    rows = streamed.stream(
-        key,
-        scale,
-        low,
-        high,
-        num_rows=num_clients,
-        size=size,
-        ring=form == "ring",
-    )
+    table = None
+    if _threefry.is_kind(key) and not isinstance(edges, jax.core.Tracer):
+        table = by_client.neighbours(np.asarray(edges), num_clients)
+    ring = form == "ring"
+    if table is None:
+        rows = streamed.stream(key, scale, low, high, num_rows=num_clients, size=size, ring=ring)
+    else:
+        rows = by_client.rows(key, scale, (low, high), *table, size=size, ring=ring)
     return _split(rows, like)
 
 
@@ -175,7 +176,12 @@ def client_pair_noise(
     scale = _checked_stddev(stddev, np.shape(keys)[0], form)
     above = jnp.asarray(peers, jnp.int32) > jnp.asarray(client, jnp.int32)
     plus, minus = jnp.where(above, 0, -1), jnp.where(above, -1, 0)
-    rows = streamed.stream(keys, scale, plus, minus, num_rows=1, size=size, ring=form == "ring")
+    ring, count = form == "ring", np.shape(keys)[0]
+    if _threefry.is_kind(keys) and count:
+        mine, sign = jnp.arange(count)[None], jnp.where(above, 1, -1)[None]
+        rows = by_client.rows(keys, scale, (plus, minus), mine, sign, size=size, ring=ring)
+    else:
+        rows = streamed.stream(keys, scale, plus, minus, num_rows=1, size=size, ring=ring)
     return jax.tree.map(lambda leaf: leaf[0], _split(rows, like))
 
 
