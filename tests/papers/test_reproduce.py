@@ -394,7 +394,7 @@ PINNED = {
         "perturbing and noise are negligible": "not reproduced",
         "accuracy rises with epsilon but for MP-DP-Naive": "reproduced",
         "MP-DP-Naive is unusable": "cannot tell",
-        "ours is more accurate than TP-SMC and HybridAlpha": "cannot tell",
+        "ours is more accurate than TP-SMC and HybridAlpha": "only under the paper's accounting",
         "at a large budget ours is within 2 points of MP-CDP": "reproduced",
         "at epsilon 1 ours loses less than 6 points to FedAvg": "not reproduced",
         "by the gradient, ours is reconstructed worse than FedAvg": "reproduced",
