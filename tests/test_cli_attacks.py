@@ -5,6 +5,7 @@ line.
 import json
 import re
 import tomllib
+import types
 
 import jax
 import jax.numpy as jnp
@@ -81,6 +82,33 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
     assert private["inverted"] < 0.6 and private["bound"] < 0.3 and private["holds"] is not False
     report = files(run_dir)[1]
     assert "malicious server" in report and "one of 8 records of its client" in report
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_an_image_is_fished_out_of_more_than_there_are_classes_by_several_rounds(tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--attack", "fishing", "--batch-size", "32", "--targets", "6", "--repeats", "1"]
+    assert cli.main(["attack", *flags, "--budgets", "1", "--run-dir", str(run_dir)]) == 0
+    plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["inverted"] >= 0.75 and plain["psnr"] > 25 > 15 > private["psnr"]
+    # The noise of one round would be 3.7: the certificate is that of all.
+    assert private["noise"] > 10 and private["bound"] < 0.3 and private["holds"] is not False
+    assert "the budget is that of all rounds" in files(run_dir)[1]
+
+
+def test_who_fishes_asks_for_four_times_the_images_of_a_class_in_a_large_batch():
+    ten = types.SimpleNamespace(num_classes=10)
+    given = {"attack": "fishing", "scheme": "dp_sgd", "num_rounds": None, "batch_size": 10}
+    for change, number in (
+        ({}, 1),
+        ({"batch_size": 11}, 8),
+        ({"batch_size": 32}, 17),
+        ({"num_rounds": 3}, 3),
+        ({"batch_size": 32, "scheme": "white_channel"}, 1),
+        ({"batch_size": 32, "attack": "imprint"}, 1),
+    ):
+        options = types.SimpleNamespace(**given | change)
+        assert _attack_malicious.num_casts(options, ten) == number
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
@@ -196,7 +224,7 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     from fljax import data, models
     from fljax.attacks import reconstruction, victims
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
         return jax.tree.map(lambda leaf: jnp.full((len(keys), *leaf.shape), jnp.nan), params)
 
     monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
@@ -320,7 +348,7 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
     from fljax import data
     from fljax.attacks import reconstruction, table
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
     # Without noise, and at four budgets.
@@ -377,7 +405,7 @@ def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkey
     from fljax.attacks import reconstruction, victims
     from fljax.cli import _schemas
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
     test = data.load("digits").test
@@ -570,6 +598,10 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--attack", "imprint", "--batch-size", "0"], "batch_size"),
         (
             ["attack", "--attack", "imprint", "--batch-size", "2", "--scheme", "white_channel"],
+            "which its attacker has not",
+        ),
+        (
+            ["attack", "--attack", "fishing", "--num-rounds", "2", "--scheme", "white_channel"],
             "which its attacker has not",
         ),
         (["attack", "--shadows", "2"], "shadows >= 4"),

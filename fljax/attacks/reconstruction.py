@@ -105,6 +105,7 @@ def updates(
     dataset: Dataset,
     *,
     beside: PyTree | None = None,
+    sent: dict[str, PyTree] | None = None,
 ) -> PyTree:
     """How far one round moves the model, for each of T records as the only data, or beside others
     of the same client: leaves `[T, ...]`.
@@ -116,6 +117,7 @@ def updates(
       dataset: what a scheme that calibrates its noise on data may look at.
       beside: like examples, leaves `[T, B - 1, ...]`: records of other subjects, with a config of B
         records.
+      sent: parts of params, by their names, of which each round has its own: leaves `[T, ...]`.
 
     Raises:
       As the scheme's `make`.
@@ -134,17 +136,17 @@ def updates(
     inputs = scheme.inputs(config, seen) if scheme.inputs is not None else {}
     algorithm = scheme.make(config, loss, num_units=num_clients, **inputs)
 
-    def one(records: PyTree, key: jax.Array) -> PyTree:
+    def one(records: PyTree, key: jax.Array, sent: dict[str, PyTree]) -> PyTree:
+        start = {**params, **sent} if sent else params
         records = records | {SUBJECT: jnp.arange(num_records, dtype=jnp.int32)}
         here = cohort(ClientData(records, jnp.asarray(one_each)), jnp.arange(num_clients))
-        after, _ = algorithm.round(algorithm.init(params), here, key)
-        return jax.tree.map(jnp.subtract, params, after.params)
+        after, _ = algorithm.round(algorithm.init(start), here, key)
+        return jax.tree.map(jnp.subtract, start, after.params)
 
     # One by one: some schemes work through their clients in loops, which XLA is slow at side by
     # side.
-    return jax.jit(lambda batch, keys: jax.lax.map(lambda pair: one(*pair), (batch, keys)))(
-        batch, keys
-    )
+    run = jax.jit(lambda *given: jax.lax.map(lambda each: one(*each), given))
+    return run(batch, keys, {} if sent is None else sent)
 
 
 def of_channel(name: str, config: Any, seen: Seen) -> tuple[dict[str, Any], Spent]:

@@ -101,8 +101,8 @@ class Promise(NamedTuple):
     bound: Callable[[Any], tuple[float, str]]
 
 
-def epsilons(options: Any, own: _own.Own | None) -> Promise:
-    """Of a scheme with an epsilon: the share of records told right."""
+def epsilons(options: Any, own: _own.Own | None, num_rounds: int = 1) -> Promise:
+    """Of a scheme with an epsilon: the share of records told right, by so many rounds of each."""
     scheme = schemes.get(options.scheme)
     if own is None:
         start = reconstruction.config(options.scheme, options.batch_size, noise_multiplier=1.0)
@@ -111,12 +111,12 @@ def epsilons(options: Any, own: _own.Own | None) -> Promise:
     configs = [
         (budget, dataclasses.replace(start, noise_multiplier=noise), noise)
         for budget, noise, _ in _attack_noise.noises(
-            scheme, start, options.budgets, num_rounds=1, delta=options.delta
+            scheme, start, options.budgets, num_rounds=num_rounds, delta=options.delta
         )
     ]
 
     def bound(config: Any) -> tuple[float, str]:
-        event = scheme.run_event(config, 1)
+        event = scheme.run_event(config, num_rounds)
         return reconstruction.identification_bound(event, options.targets), "certified"
 
     return Promise(
@@ -149,16 +149,18 @@ def nats(options: Any, dataset: data.Dataset) -> Promise:
 
 class World(NamedTuple):
     """What all rounds of a call share. dataset: whose images. truth `[K, ...]`, y `[K]`: the images
-    and the labels that they go by. many: {"x", "y"} `[repeats K, ...]`, of all rounds of a budget.
-    beside: the rest of each one's batch. sent: the model that clients get. searched: what an
-    inversion compares with.
+    and the labels that they go by. labels `[K]`: their own. many: {"x", "y"} `[repeats K, ...]`, of
+    all rounds of a budget. beside: the rest of each one's batch. victim: the model. sent: what
+    clients get of it. searched: what an inversion compares with.
     """
 
     dataset: data.Dataset
     truth: np.ndarray
     y: np.ndarray
+    labels: np.ndarray
     many: dict[str, jax.Array]
     beside: Any
+    victim: models.Functional
     sent: models.Functional
     searched: Any
 
@@ -200,22 +202,23 @@ def world(options: Any, own: _own.Own | None) -> World:
         "y": jnp.asarray(np.tile(y, options.repeats)),
     }
     beside = None
+    sent, labels = victim, y
     if options.attack in attacks.MALICIOUS:
-        victim, searched = _attack_malicious.sent(options, victim, digits)
+        sent, searched = _attack_malicious.sent(options, victim, digits)
         beside = _attack_malicious.beside(options, digits, len(many["y"]))
     if options.attack == "fishing":
         own_class = many["y"]
         if beside is not None:
             beside = _attack_malicious.relabelled(beside, own_class, digits.num_classes)
         many, y = many | {"y": jnp.zeros_like(own_class)}, np.zeros_like(y)
-    return World(digits, truth, y, many, beside, victim, searched)
+    return World(digits, truth, y, labels, many, beside, victim, sent, searched)
 
 
 def promised(options: Any, own: _own.Own | None, dataset: data.Dataset) -> Promise:
     """What the scheme certifies at each budget."""
     if schemes.get(options.scheme).promise == "nats":
         return nats(options, dataset)
-    return epsilons(options, own)
+    return epsilons(options, own, _attack_malicious.num_casts(options, dataset))
 
 
 def played(
@@ -230,18 +233,25 @@ def played(
         *promise.configs,
     ]
     moved = []
+    many, beside, heads = here.many, here.beside, None
+    number = _attack_malicious.num_casts(options, here.dataset)
+    if number > 1:
+        every = lambda leaf: jnp.tile(leaf, (number,) + (1,) * (leaf.ndim - 1))
+        many, beside = jax.tree.map(every, (many, beside))
+        heads = {"head": _attack_malicious.heads(options, here, number)}
     for place, (budget, config, _) in enumerate(told):
-        keys = jax.random.split(jax.random.fold_in(root, place), len(here.many["y"]))
+        keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
         moved.append(
             reconstruction.updates(
                 options.scheme,
                 config,
                 here.loss,
                 here.sent.params,
-                here.many,
+                many,
                 keys,
                 here.dataset,
-                beside=here.beside,
+                beside=beside,
+                sent=heads,
             )
         )
         what = "without noise" if place == 0 else f"{words.at_most(budget)} {promise.unit}"
@@ -263,12 +273,18 @@ def inverted(
         return _attack_malicious.read(together["imprint"], here.truth, box)
     if options.attack == "recursive":
         return _solved(here, together, jnp.tile(here.many["y"], len(moved)), box)
+    number = 1 if channel else _attack_malicious.num_casts(options, here.dataset)
     search = gradient_inversion.Settings(
         optimizer=_OPTIMIZERS[options.attack],
         num_iterations=options.iterations,
         tv_weight=0.0 if informed else _TV,  # the prior says how images vary
         box=box,
     )
+    if number > 1:
+        prior = gradient_inversion.gaussian_prior(known)
+        return _attack_malicious.caught(
+            options, here, together["model"], len(moved), number, key, search, prior
+        )
     return np.asarray(
         reconstruction.invert(
             here.searched,
@@ -325,6 +341,7 @@ def judged(
         {"x": jnp.asarray(here.truth), "y": jnp.asarray(here.y)},
     )
     lines = []
+    number = _attack_malicious.num_casts(options, here.dataset)
     standing, each = "certified", len(here.many["y"])
     for place, (budget, config, noise) in enumerate(told):
         part = images[place * each : (place + 1) * each]
@@ -338,10 +355,12 @@ def judged(
             bound, standing = promise.bound(config)
             certified = Certified(bound, bound, bound)
             if not channel:
-                certified = _of_labels(scheme.run_event(config, 1), here, bound)
-        lines.append(
-            _line(budget, noise, part, failed, here, moved[place], plain, certified, channel)
-        )
+                certified = _of_labels(scheme.run_event(config, number), here, bound)
+        if number > 1:
+            choices = _attack_malicious.picked(options, here, moved[place], number)
+        else:
+            choices = reconstruction.best_match(moved[place], plain)
+        lines.append(_line(budget, noise, part, failed, here, choices, certified, channel))
     return lines, standing
 
 
@@ -392,6 +411,12 @@ def seen(options: Any) -> str:
             ". It is a malicious server, which sent a model that was made to give away what it "
             "meets; the certificate holds for whatever model is sent"
         )
+    if options.attack == "fishing" and options.batch_size > 1:
+        sees += (
+            ". Among more images than there are classes it has several rounds of the same batch, "
+            "each for another feature, unless records have noise of their own: the budget is that "
+            "of all rounds"
+        )
     return sees
 
 
@@ -401,15 +426,14 @@ def _line(
     found: np.ndarray,
     failed: np.ndarray,
     here: World,
-    moved: Any,
-    plain: Any,
+    choices: np.ndarray,
     certified: Certified,
     channel: bool,
 ) -> Line:
     many, truth = here.many, here.truth
     right = np.arange(len(found)) % len(truth)
     inverted = (reconstruction.nearest(found, truth) == right) & ~failed
-    picked = reconstruction.best_match(moved, plain) == right
+    picked = choices == right
     errors = (
         np.square(found.astype(np.float64) - np.asarray(many["x"])).reshape(len(found), -1).mean(1)
     )

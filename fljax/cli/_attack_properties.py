@@ -112,8 +112,10 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         images,
         there.x[:, 0],
         there.y[:, 0],
+        there.y[:, 0],
         {name: leaf[:, 0] for name, leaf in every.items()},
         {name: leaf[:, 1:] for name, leaf in every.items()} if options.batch_size > 1 else None,
+        model,
         model,
         model.apply,
     )

@@ -164,7 +164,10 @@ class Options:
     properties clients.
     """
     num_rounds: int | None = None
-    """Rounds of training before them, or of a run of a game. none: 60, or 1 for a game."""
+    """Rounds of training before them, or of a run of a game; of fishing those of the same batch,
+    each for another feature. none: 60; 1 for a game; for fishing 1, or four times the images that a
+    batch of more than there are classes has of one.
+    """
     trials: int = 4000
     """Runs of a game in each of its two worlds."""
     learning_rate: float | None = None
@@ -242,6 +245,13 @@ class Options:
             )
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
+        fishes = self.attack == "fishing" and self.sweep is None and (self.num_rounds or 1) > 1
+        if nats and fishes:
+            raise ValueError(
+                "Expected num_rounds=1 with fishing on a scheme that promises nats: which round "
+                "caught the image is told by candidates, which its attacker has not, got "
+                f"num_rounds={self.num_rounds}."
+            )
         if self.trials < 8:
             raise ValueError(f"Expected trials >= 8, got trials={self.trials}.")
         if self.learning_rate is not None:
@@ -321,7 +331,7 @@ def main(args: Sequence[str]) -> int:
     elif own is None and options.budgets is None:
         budgets = _GAME_BUDGETS if game else _attack.BUDGETS[schemes.get(options.scheme).promise]
         options = dataclasses.replace(options, budgets=budgets)
-    if options.num_rounds is None:
+    if options.num_rounds is None and options.attack != "fishing":
         options = dataclasses.replace(options, num_rounds=1 if game else _LIRA_ROUNDS)
     behind = options.scheme if options.sweep is None else "sweep"
     with _run_files.opened(options.run_dir, f"attack-{behind}", options) as run_dir:
