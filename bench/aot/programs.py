@@ -46,13 +46,15 @@ CLIENTS_A_DEVICE, EXAMPLES = 100, {"a": 40, "b": 240}
 
 class Program(NamedTuple):
     """A function and its arguments: arrays or shapes. Of one over a mesh of its own also that, and
-    how results are spread; else they are the same on all devices.
+    how results are spread; else they are the same on all devices. donated: arguments whose memory
+    results may take.
     """
 
     fun: Callable[..., Any]
     arguments: tuple[Any, ...]
     mesh: jax.sharding.AbstractMesh | None = None
     results: Any = jax.sharding.PartitionSpec()
+    donated: tuple[int, ...] = ()
 
 
 Forms = dict[str, Callable[[], Program]]
@@ -170,7 +172,7 @@ def _chacha20_words() -> Forms:
 
 def _correlated_noise() -> Forms:
     """In four bands, on the FEMNIST CNN's sum. reference: adding a tree. plain: the same matrix,
-    with the last rounds' noise in order.
+    with the last rounds' noise in order. Rounds of a run overwrite their state, and so do both.
     """
     tree = jax.eval_shape(lambda: workloads.make("b").params)
     strategy = correlated.Strategy("banded", BANDS, 100)
@@ -193,8 +195,8 @@ def _correlated_noise() -> Forms:
 
     return {
         REFERENCE: lambda: Program(functools.partial(jax.tree.map, jnp.add), (tree, tree)),
-        PLAIN: lambda: Program(plain, (_key(), tree, state.buffers)),
-        OURS: lambda: Program(ours, (_key(), tree, state)),
+        PLAIN: lambda: Program(plain, (_key(), tree, state.buffers), donated=(2,)),
+        OURS: lambda: Program(ours, (_key(), tree, state), donated=(2,)),
     }
 
 

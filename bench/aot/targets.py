@@ -82,7 +82,7 @@ def compiled(target: str, count: int, program: programs.Program) -> tuple[Any, A
 
     there = jax.tree.map(placed, arguments)
     if count == 1:
-        traced = jax.jit(fun).trace(*there)
+        traced = jax.jit(fun, donate_argnums=program.donated).trace(*there)
         return traced, traced.lower().compile()
     results = jax.tree.map(lambda spec: jax.sharding.NamedSharding(mesh, spec), program.results)
     with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):

@@ -16,6 +16,7 @@ from fljax_kernels.sampling import (
     fixed_size_sample,
     poisson_capacity,
     poisson_sample,
+    subset,
 )
 from fljax_kernels.sampling.cases import CASES
 
@@ -133,6 +134,20 @@ def test_redrawing_is_even_where_32_bits_are_not(key):
     num, draws = 3 * 2**29, 4000
     lower = np.asarray(many(lambda k: fixed_size_sample(k, num, 4), key, draws)).ravel() < 2**30
     assert abs(lower.sum() - 4 * draws * 2 / 3) <= Z * math.sqrt(4 * draws * 2 / 9)
+
+
+def test_entries_that_repeat_are_found_by_pairs_as_by_their_ranks():
+    """Of equal ones the first that was kept stays, or else the first; of refused draws none."""
+    rng = np.random.default_rng(0)
+    values, wanted = rng.integers(-2, 6, (200, 9)), rng.random((200, 9)) < 0.5
+    expected = values < 0
+    for value, drawn, again in zip(values, wanted, expected, strict=True):
+        for at in range(9):
+            same = [j for j in range(9) if value[j] == value[at]]
+            again[at] |= at != min(same, key=lambda j: (drawn[j], j))
+    for found in (subset._by_pairs, subset._by_rank):
+        got = jax.vmap(found)(jnp.asarray(values, jnp.int32), jnp.asarray(wanted))
+        np.testing.assert_array_equal(got, expected)
 
 
 @pytest.mark.parametrize(

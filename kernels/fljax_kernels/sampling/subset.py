@@ -5,6 +5,8 @@ import jax.numpy as jnp
 
 from fljax_kernels import _meshes
 
+_PAIRS = 32  # entries that are compared each with each, in one pass, where a sort takes many
+
 
 def sample(key: jax.Array, num: int, size: int) -> jax.Array:
     """int32 `[size]`, distinct, in [0, num): by redrawing where few of many are wanted, else by
@@ -32,6 +34,7 @@ def by_redrawing(key: jax.Array, num: int, size: int) -> jax.Array:
     of every other.
     """
     position = jnp.arange(size, dtype=jnp.int32)
+    repeats = _by_pairs if size <= _PAIRS else _by_rank
     last_fair = max(2**32 // max(num, 1) * num - 1, 0)
 
     def draw(
@@ -44,13 +47,29 @@ def by_redrawing(key: jax.Array, num: int, size: int) -> jax.Array:
         values = jnp.where(
             wanted, jnp.where(bits <= jnp.uint32(last_fair), fresh, -1 - position), values
         )
-        # Equal values lie side by side, an entry kept earlier first: all but the first of a run are
-        # drawn again.
-        ranked, _, owner = jax.lax.sort((values, wanted.astype(jnp.int32), position), num_keys=2)
-        again = jnp.concatenate([jnp.zeros(min(size, 1), bool), ranked[1:] == ranked[:-1]]) | (
-            ranked < 0
-        )
-        return turn + 1, values, jnp.zeros(size, bool).at[owner].set(again)
+        return turn + 1, values, repeats(values, wanted)
 
     state = (jnp.int32(0), jnp.zeros(size, jnp.int32), jnp.ones(size, bool))
     return _meshes.while_loop(lambda state: jnp.any(state[2]), draw, state)[1]
+
+
+def _by_pairs(values: jax.Array, wanted: jax.Array) -> jax.Array:
+    """Which entries are drawn again: those that are no unit, and of equal ones all but the first
+    that was kept, or else the first.
+
+    wanted: which entries were drawn this turn.
+    """
+    place = jnp.where(wanted, values.size, 0) + jnp.arange(values.size, dtype=jnp.int32)
+    again = values < 0
+    for value, at in zip(values, place, strict=True):  # of equal entries the least place stays
+        again |= (values == value) & (at < place)
+    return again
+
+
+def _by_rank(values: jax.Array, wanted: jax.Array) -> jax.Array:
+    """The same of many entries: equal values lie side by side, an entry kept earlier first."""
+    size = values.size
+    position = jnp.arange(size, dtype=jnp.int32)
+    ranked, _, owner = jax.lax.sort((values, wanted.astype(jnp.int32), position), num_keys=2)
+    again = jnp.concatenate([jnp.zeros(min(size, 1), bool), ranked[1:] == ranked[:-1]])
+    return jnp.zeros(size, bool).at[owner].set(again | (ranked < 0))
