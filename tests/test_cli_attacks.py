@@ -464,6 +464,46 @@ def test_a_sweep_without_a_name_is_of_all_schemes_that_fit():
     assert {"dp_fedavg", "lightdp", "white_channel"} <= set(every) and "fedavg" not in every
     many = attack.Options(sweep=(), attack="imprint", batch_size=2)
     assert set(every) - set(attack._swept(many)) >= {"white_channel"}
+    fished = attack.Options(sweep=(), attack="fishing", num_rounds=2)
+    assert set(every) - set(attack._swept(fished)) >= {"white_channel"}
+
+
+def test_a_sweep_has_the_uploads_of_the_schemes_that_it_names(monkeypatch):
+    """All 17 casts of a batch are inverted, whatever scheme the options name beside the sweep."""
+    from fljax import models
+    from fljax.attacks import reconstruction, victims
+    from fljax.cli import _attack, _attack_sweep, attack
+
+    asked = []
+
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
+        assert len(sent["head"]["bias"]) == len(keys) == len(beside["y"])
+        return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
+
+    def caught(options, here, moved, budgets, number, key, search, prior):
+        asked.append((len(jax.tree.leaves(moved)[0]), number, options.scheme))
+        return np.tile(here.truth, (budgets, 1, 1, 1))
+
+    monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
+    monkeypatch.setattr(reconstruction, "updates", updates)
+    monkeypatch.setattr(_attack_malicious, "caught", caught)
+    options = attack.Options(
+        scheme="white_channel",
+        attack="fishing",
+        sweep=("dp_sgd",),
+        batch_size=32,
+        dataset="digits",
+        targets=2,
+        repeats=1,
+        budgets=(1.0,),
+    )
+    found = _attack_sweep.run(options, None, lambda _: None)
+    # Two images, without noise and at one budget.
+    assert asked == [(2 * 2 * 17, 17, "dp_sgd")] and found.num_casts == 17
+    assert [row.noise > 10 for row in found.lines] == [False, True]
+    report = "".join(_attack_sweep.sections(options, found))
+    assert "for all rounds of a batch (17)" in report and "17 rounds of the same batch" in report
+    assert "rounds of the same batch" not in _attack.seen(options, 1)
 
 
 def test_a_sweep_leaves_out_nats_whose_noise_float32_does_not_hold():
@@ -602,6 +642,11 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         ),
         (
             ["attack", "--attack", "fishing", "--num-rounds", "2", "--scheme", "white_channel"],
+            "which its attacker has not",
+        ),
+        (
+            ["attack", "--attack", "fishing", "--num-rounds", "2"]
+            + ["--sweep", "dp_sgd", "white_channel"],
             "which its attacker has not",
         ),
         (["attack", "--shadows", "2"], "shadows >= 4"),

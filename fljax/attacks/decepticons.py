@@ -5,8 +5,9 @@ it is of, and whose MLPs measure one number of that against thresholds that rise
 gradient sums the tokens above it, so that the difference of two neighbours is what lies between
 them: where that is one token, the token, its place and its text, to rounding. Nobody searches, and
 one update is enough. This is no honest but curious server: whoever looks at the model that was sent
-sees it. A scheme that clips and adds noise promises the same against it, whatever model the server
-sends.
+sees it. A scheme that clips and adds noise promises the same whatever model is sent. That is about
+whoever sees only what the mechanism releases: a server that itself adds the noise, or sums uploads
+that only together have enough of it, sees more, and nothing is promised against it.
 
 Source: Fowl et al. (2023), "Decepticons: Corrupted Transformers Breach Privacy in Federated
 Learning for Language Models", arXiv:2201.12675, sections 3 and 4. There layers have biases and
@@ -34,10 +35,14 @@ _FIRST, _FALL = 4, 8.0  # symbols that name a text; the weight of each over that
 _STRAIGHT = 0.5  # radians up to which a sine is nearly its angle
 _SHARP = 40.0  # score by which a head looks at one token alone
 _STEEP = 4.0  # of gates, so that most of a bin is far from its thresholds
-# The larger, the more of a clipped gradient is that of the gates; no number leaves float32.
+# What an open gate is multiplied by, and the scale of the norm before MLPs, by which their weights
+# are divided again; no units. The larger, the more of a clipped gradient is that of the gates; no
+# number leaves float32.
 _UP, _INPUT = 10.0, 1e17
 _DOWN, _LOGITS = 0.01, 1e-6  # small: symbols stay as likely as each other, and each has a gradient
-_NEAR, _WHOLE, _REST = 0.05, 0.25, 1e-3  # how far a code, a place and a name may be off
+# How far what is read may be off: a code, in L2, where codes are as long as 1; a place, in tokens,
+# from a whole number; and what a name leaves of the noted mean of codes, in L2.
+_NEAR, _WHOLE, _REST = 0.05, 0.25, 1e-3
 
 
 class Corrupted(NamedTuple):
@@ -66,13 +71,19 @@ def corrupted(shape: decoder.Shape, public: Any, key: jax.Array) -> Corrupted:
         or scales from one, or public are no such texts.
     """
     _validate.typed_key(key=key)
-    tokens = np.asarray(public)
+    wanted = (
+        f"Expected public [n, length] of integers in [0, {shape.vocabulary}), n >= 1 and length >= "
+        "2, got public"
+    )
+    try:
+        tokens = np.asarray(public)
+    except ValueError:
+        raise ValueError(f"{wanted} of texts that differ in length.") from None
     fits = tokens.ndim == 2 and len(tokens) and tokens.shape[1] >= 2 and tokens.dtype.kind in "iu"
-    if not fits or not (0 <= tokens.min() and tokens.max() < shape.vocabulary):
-        raise ValueError(
-            f"Expected public [n, length] of integers in [0, {shape.vocabulary}), n >= 1 and "
-            f"length >= 2, got public of {tokens.dtype}{list(tokens.shape)}."
-        )
+    if not fits:
+        raise ValueError(f"{wanted} of {tokens.dtype}{list(tokens.shape)}.")
+    if not (0 <= tokens.min() and tokens.max() < shape.vocabulary):
+        raise ValueError(f"{wanted} in [{tokens.min()}, {tokens.max()}].")
     if min(shape.layers, shape.heads) < 2 or shape.head_width < 8 or shape.width < 31:
         raise ValueError(
             "Expected shape with layers >= 2, heads >= 2, head_width >= 8 and width >= 31, got "
@@ -129,10 +140,8 @@ def _attending(
     add, which alone tells the next token.
     """
     size, width, head = codes.shape[1], shape.width, shape.head_width
-    half, root = (
-        head // 2,
-        (3 / width + shape.norm_epsilon) ** 0.5,
-    )  # what the first norm divides by
+    half = head // 2
+    root = (3 / width + shape.norm_epsilon) ** 0.5  # what the first norm divides by
     embedding = np.zeros((shape.vocabulary, width))
     embedding[:, 0], embedding[:, 1 : 1 + size] = 1.0, codes
     embedding[:, -1] = np.where(np.arange(shape.vocabulary) % 2, 1.0, -1.0)
@@ -217,10 +226,8 @@ def read(sent: Corrupted, gate_gradient: Any) -> np.ndarray:
     moved = np.asarray(gate_gradient, np.float64)
     expected = sent.params["layers"]["mlp"]["gate"]["kernel"].shape
     if moved.shape != expected or not np.isfinite(moved).all():
-        raise ValueError(
-            f"Expected gate_gradient {list(expected)} of finite numbers, got shape "
-            f"{list(moved.shape)}{' with others' if moved.shape == expected else ''}."
-        )
+        got = "NaN or infinite" if moved.shape == expected else f"shape {list(moved.shape)}"
+        raise ValueError(f"Expected gate_gradient {list(expected)} of finite numbers, got {got}.")
     size, length = sent.codes.shape[1], len(sent.weights)
     bins = -np.diff(moved[1:], axis=-1, append=0.0).transpose(0, 2, 1).reshape(-1, expected[1])
     ones = bins[:, [0, 1 + 4 * size]]
@@ -261,8 +268,8 @@ def share_read(found: Any, truth: Any) -> float:
     a, b = np.asarray(found), np.asarray(truth)
     if b.ndim != 2 or not b.size or a.ndim != 2 or a.shape[1] != b.shape[1]:
         raise ValueError(
-            "Expected found [texts, length] and truth [B, length], not empty, got shapes "
-            f"{a.shape} and {b.shape}."
+            "Expected found [texts, length] and truth [B, length] of one length, truth not empty, "
+            f"got found of shape {list(a.shape)} and truth of shape {list(b.shape)}."
         )
     right = (a[:, None] == b[None]).sum(-1)
     rows, columns = optimize.linear_sum_assignment(right, maximize=True)

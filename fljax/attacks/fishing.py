@@ -10,9 +10,11 @@ size, and an inversion that works for one image (`gradient_inversion`) works for
 gradient says how many there are (`num_behind`), so that the server need not guess.
 
 This is no honest but curious server: whoever looks at the model that was sent sees the head. A
-scheme that clips and adds noise promises the same against it, whatever model the server sends: its
-sensitivity is the clip norm for every model. What a large batch hides without noise is no promise
-of anybody's, and here it hides nothing.
+scheme that clips and adds noise promises the same whatever model is sent: its sensitivity is the
+clip norm for every model. That is about whoever sees only what the mechanism releases: a server
+that itself adds the noise, or sums uploads that only together have enough of it, sees more, and
+nothing is promised against it. What a large batch hides without noise is no promise of anybody's,
+and here it hides nothing.
 
 Source: Wen et al. (2022), "Fishing for User Data in Large-Batch Federated Learning via Gradient
 Magnification", arXiv:2202.00580, section 3. There the last layer's own weights are set: for a class

@@ -5,7 +5,9 @@ example, its mean, against thresholds that rise. A threshold's gradient sums the
 so that the difference of two neighbours is what lies between them: where that is one example, the
 example itself, to rounding. Nobody searches, and the batch may be large. This is no honest but
 curious server: whoever looks at the model that was sent sees the layer. A scheme that clips and
-adds noise promises the same against it, whatever model the server sends.
+adds noise promises the same whatever model is sent. That is about whoever sees only what the
+mechanism releases: a server that itself adds the noise, or sums uploads that only together have
+enough of it, sees more, and nothing is promised against it.
 
 Source: Fowl et al. (2022), "Robbing the Fed: Directly Obtaining Private Data in Federated Learning
 with Modified Models", arXiv:2110.13057, section 3.

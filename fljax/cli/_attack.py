@@ -48,6 +48,11 @@ _OPTIMIZERS: dict[str, Any] = {
 # By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and
 # noise of 100,000 is below what float32 holds.
 BUDGETS = {"epsilon": (1.0, 10.0, 1000.0, 100_000.0), "nats": (1.0, 10.0, 100.0, 1000.0)}
+RELEASED = (
+    "The certificate holds for whatever model is sent, and is about whoever sees only what the "
+    "mechanism releases: a server that itself adds the noise, or sums uploads that only together "
+    "have enough of it, sees more, and nothing is promised against it"
+)
 _ERROR = 1e-3  # chance of each verdict to be wrong
 _TESTS = 3  # of a verdict on an epsilon: who inverts, who picks, the error
 
@@ -151,7 +156,8 @@ class World(NamedTuple):
     """What all rounds of a call share. dataset: whose images. truth `[K, ...]`, y `[K]`: the images
     and the labels that they go by. labels `[K]`: their own. many: {"x", "y"} `[repeats K, ...]`, of
     all rounds of a budget. beside: the rest of each one's batch. victim: the model. sent: what
-    clients get of it. searched: what an inversion compares with.
+    clients get of it. searched: what an inversion compares with. casts: of several uploads of a
+    batch, directions and thresholds of each class.
     """
 
     dataset: data.Dataset
@@ -163,6 +169,7 @@ class World(NamedTuple):
     victim: models.Functional
     sent: models.Functional
     searched: Any
+    casts: _attack_malicious.Casts | None = None
 
     @property
     def loss(self) -> Any:
@@ -202,7 +209,7 @@ def world(options: Any, own: _own.Own | None) -> World:
         "y": jnp.asarray(np.tile(y, options.repeats)),
     }
     beside = None
-    sent, labels = victim, y
+    sent, labels, casts = victim, y, None
     if options.attack in attacks.MALICIOUS:
         sent, searched = _attack_malicious.sent(options, victim, digits)
         beside = _attack_malicious.beside(options, digits, len(many["y"]))
@@ -211,7 +218,8 @@ def world(options: Any, own: _own.Own | None) -> World:
         if beside is not None:
             beside = _attack_malicious.relabelled(beside, own_class, digits.num_classes)
         many, y = many | {"y": jnp.zeros_like(own_class)}, np.zeros_like(y)
-    return World(digits, truth, y, labels, many, beside, victim, sent, searched)
+        casts = _attack_malicious.casts(options, victim, digits, labels)
+    return World(digits, truth, y, labels, many, beside, victim, sent, searched, casts)
 
 
 def promised(options: Any, own: _own.Own | None, dataset: data.Dataset) -> Promise:
@@ -238,7 +246,7 @@ def played(
     if number > 1:
         every = lambda leaf: jnp.tile(leaf, (number,) + (1,) * (leaf.ndim - 1))
         many, beside = jax.tree.map(every, (many, beside))
-        heads = {"head": _attack_malicious.heads(options, here, number)}
+        heads = {"head": _attack_malicious.heads(options, here)}
     for place, (budget, config, _) in enumerate(told):
         keys = jax.random.split(jax.random.fold_in(root, place), len(many["y"]))
         moved.append(
@@ -273,7 +281,7 @@ def inverted(
         return _attack_malicious.read(together["imprint"], here.truth, box)
     if options.attack == "recursive":
         return _solved(here, together, jnp.tile(here.many["y"], len(moved)), box)
-    number = 1 if channel else _attack_malicious.num_casts(options, here.dataset)
+    number = _attack_malicious.num_casts(options, here.dataset)
     search = gradient_inversion.Settings(
         optimizer=_OPTIMIZERS[options.attack],
         num_iterations=options.iterations,
@@ -398,24 +406,24 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     images = inverted(options, here, moved, key, channel=channel)
     say("inversions done")
     lines, standing = judged(options, here, promise, told, moved, images)
-    return Found(lines, here.truth, promise.unit, promise.quantity, standing, seen(options))
+    sees = seen(options, _attack_malicious.num_casts(options, here.dataset))
+    return Found(lines, here.truth, promise.unit, promise.quantity, standing, sees)
 
 
-def seen(options: Any) -> str:
-    """What the attacker sees, in words."""
+def seen(options: Any, num_casts: int) -> str:
+    """What the attacker sees, in words, by so many uploads of each batch."""
     sees = "the model before and after a round, the label, and how the mechanism works"
     if _OPTIMIZERS.get(options.attack) == "gauss_newton":
         sees += "; who inverts also has the training split, other images of the same kind"
     if options.attack in attacks.MALICIOUS:
         sees += (
             ". It is a malicious server, which sent a model that was made to give away what it "
-            "meets; the certificate holds for whatever model is sent"
+            f"meets. {RELEASED}"
         )
-    if options.attack == "fishing" and options.batch_size > 1:
+    if num_casts > 1:
         sees += (
-            ". Among more images than there are classes it has several rounds of the same batch, "
-            "each for another feature, unless records have noise of their own: the budget is that "
-            "of all rounds"
+            f". Of schemes with an epsilon it has {num_casts} rounds of the same batch, each for "
+            "another feature: the budget is that of all rounds"
         )
     return sees
 

@@ -1,7 +1,7 @@
 """What the malicious server of `fljax attack` sends to clients, and how it reads what they send."""
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -64,27 +64,39 @@ def _expected(options: Any, dataset: data.Dataset) -> float:
     return 1 + (options.batch_size - 1) / dataset.num_classes
 
 
-def _of_class(options: Any, here: Any, number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Directions `[classes, number, classes]` and thresholds `[classes, number]`, by images of the
-    training split; zero of classes that no image has.
+class Casts(NamedTuple):
+    """directions `[classes, number, classes]` and thresholds `[classes, number]`."""
+
+    directions: np.ndarray
+    thresholds: np.ndarray
+
+
+def casts(
+    options: Any, victim: Functional, dataset: data.Dataset, labels: np.ndarray
+) -> Casts | None:
+    """By images of the training split, zero of classes that are none of `labels`; None of one
+    upload.
     """
-    known, classes = here.dataset.train, here.dataset.num_classes
-    logits = jax.jit(jax.vmap(here.victim.apply, (None, 0)))(here.victim.params, known["x"])
+    number = num_casts(options, dataset)
+    if number == 1:
+        return None
+    known, classes = dataset.train, dataset.num_classes
+    logits = jax.jit(jax.vmap(victim.apply, (None, 0)))(victim.params, known["x"])
     root = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), 5)
     directions, thresholds = np.zeros((classes, number, classes)), np.zeros((classes, number))
-    for label in np.unique(here.labels):
+    for label in np.unique(labels):
         directions[label], thresholds[label] = fishing.casts(
             np.asarray(logits)[np.asarray(known["y"]) == label],
             jax.random.fold_in(root, int(label)),
             number,
-            expected=_expected(options, here.dataset),
+            expected=_expected(options, dataset),
         )
-    return directions, thresholds
+    return Casts(directions, thresholds)
 
 
-def heads(options: Any, here: Any, number: int) -> PyTree:
+def heads(options: Any, here: Any) -> PyTree:
     """{"kernel" `[number T, classes]`, "bias" `[number T]`}, of all images for each cast."""
-    directions, thresholds = _of_class(options, here, number)
+    directions, thresholds = here.casts
     each = np.tile(here.labels, options.repeats)
     return {
         "kernel": jnp.asarray(
@@ -108,7 +120,7 @@ def caught(
     leaves `[budgets number T, ...]`: of those behind each cast the one that is nearest to any of
     the candidates; NaN where there is none.
     """
-    lines = np.tile(np.asarray(heads(options, here, number)["kernel"]), (budgets, 1))
+    lines = np.tile(np.asarray(heads(options, here)["kernel"]), (budgets, 1))
     # Above its threshold a feature's gradient is the loss's, but for its size.
     feature = lambda params, one: -jnp.vdot(one["y"], here.victim.apply(params, one["x"]))
     observe = gradient_inversion.gradient(feature)
@@ -139,7 +151,7 @@ def picked(options: Any, here: Any, moved: PyTree, number: int) -> np.ndarray:
     ...]`; all candidates as if they were of the batch's class.
     """
     candidates = {"x": jnp.asarray(here.truth), "y": jnp.asarray(here.y)}
-    directions, thresholds = _of_class(options, here, number)
+    directions, thresholds = here.casts
     gradient = jax.vmap(jax.grad(here.loss), (None, 0))
 
     @jax.jit

@@ -12,7 +12,7 @@ import jax
 from fljax import data, schemes
 from fljax.accounting import words
 from fljax.attacks import table
-from fljax.cli import _attack, _own, _run_files
+from fljax.cli import _attack, _attack_malicious, _own, _run_files
 from fljax.errors import PrivacyPreconditionError
 from fljax.simulation.report import attack_figures, run_page
 
@@ -53,10 +53,13 @@ class Line(NamedTuple):
 
 
 class Found(NamedTuple):
-    """lines: of each scheme without noise, then one a budget. picture: SVG."""
+    """lines: of each scheme without noise, then one a budget. picture: SVG. num_casts: the most
+    uploads of one batch.
+    """
 
     lines: list[Line]
     picture: str
+    num_casts: int
     bound: str = "PSNR of the mean squared error in dB, at most"
     standing: str = "as each row says"
 
@@ -68,6 +71,9 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     Raises:
       ValueError: a budget cannot be reached.
     """
+    # Not the options' own scheme: those with an epsilon have the most uploads of a batch.
+    epsilons = [name for name in options.sweep if schemes.get(name).promise != "nats"]
+    options = dataclasses.replace(options, scheme=(epsilons or options.sweep)[0])
     here = _attack.world(options, own)
     games = []
     for name in options.sweep:
@@ -88,7 +94,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             continue
         together = [move for *_, moved, _ in mine for move in moved]
         key = jax.random.fold_in(root, len(games) + kind)
-        images = _attack.inverted(options, here, together, key, channel=kind)
+        # All of a kind have as many uploads of a batch.
+        images = _attack.inverted(mine[0][0], here, together, key, channel=kind)
         size = len(here.many["y"])
         for each, promise, told, moved, _ in mine:
             own_images, images = images[: len(told) * size], images[len(told) * size :]
@@ -96,7 +103,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             lines[each.scheme] = [_line(each.scheme, line, standing) for line in found]
     say("inversions done")
     ordered = [line for name in options.sweep for line in lines[name]]
-    return Found(ordered, _picture(ordered))
+    number = _attack_malicious.num_casts(options, here.dataset)
+    return Found(ordered, _picture(ordered), number)
 
 
 def _held(options: Any, dataset: data.Dataset) -> tuple[float, ...]:
@@ -160,15 +168,16 @@ def sections(options: Any, found: Found) -> list[str]:
         "of channels the standard deviation in a pixel."
     )
     numbers = (
-        f"Budgets are epsilons at delta {words.at_most(options.delta)} for one round, or nats a "
-        f"use. The bound is for whoever knows that the image is one of {options.targets} equally "
-        "likely ones of one label, and of channels for one who knows their covariance; a channel's "
-        "is certified only where that is declared; attack.json has the reason."
+        f"Budgets are epsilons at delta {words.at_most(options.delta)} for all rounds of a batch "
+        f"({found.num_casts}), or nats a use. The bound is for whoever knows that the image is one "
+        f"of {options.targets} equally likely ones of one label, and of channels for one who "
+        "knows their covariance; a channel's is certified only where that is declared; "
+        "attack.json has the reason."
     )
     threat = (
-        f"<p>The attacker sees {_attack.seen(options)}. {_attack.company(options)} In the mean "
-        "over these images, all of one label, no attack is above a certified bound, whatever it "
-        "knows but which one it is.</p>"
+        f"<p>The attacker sees {_attack.seen(options, found.num_casts)}. "
+        f"{_attack.company(options)} In the mean over these images, all of one label, no "
+        "attack is above a certified bound, whatever it knows but which one it is.</p>"
     )
     rows = [cells(line) for line in found.lines]
     return [

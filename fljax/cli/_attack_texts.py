@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from fljax import data, models
+from fljax import models
 from fljax.accounting import words
 from fljax.attacks import audit, decepticons, reconstruction, table
 from fljax.cli import _attack, _attack_malicious, _own, _run_files
@@ -44,27 +44,31 @@ class Line(NamedTuple):
 
 class Found(NamedTuple):
     """lines: without noise, then one a budget. bound: what it bounds. standing: of that. length: of
-    the texts, in symbols.
+    the texts, in symbols. public: texts that the attacker has.
     """
 
     lines: list[Line]
     bound: str
     standing: str
     length: int
+    public: int
+
+
+def check_model(options: Any) -> None:
+    """Raises ValueError: the model is another one than the attack's."""
+    if options.model != MODEL or options.lora is not None:
+        raise ValueError(
+            f"Expected model={MODEL!r} without lora with decepticons, whose thresholds are finer "
+            f"than bfloat16, got model={options.model!r} with lora={options.lora}."
+        )
 
 
 def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found:
     """Rounds of a batch of texts at every budget, or with the noise of `own`, and without noise.
 
     Raises:
-      ValueError: a budget cannot be reached, the data are no texts or too few, or the model is
-        another one.
+      ValueError: a budget cannot be reached, or the data are no texts or too few.
     """
-    if options.model != MODEL or options.lora is not None:
-        raise ValueError(
-            f"Expected model={MODEL!r} without lora with decepticons, whose thresholds are finer "
-            f"than bfloat16, got model={options.model!r} with lora={options.lora}."
-        )
     texts = targets.settled(_own.dataset(options.dataset, own, text=True), "tokens")
     rows = np.random.default_rng([options.seed, 3]).permutation(len(texts.test["y"]))
     one = {name: jnp.asarray(texts.test[name][rows[: options.targets]]) for name in ("x", "y")}
@@ -75,7 +79,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         )
     root = jax.random.key(options.seed, impl="threefry2x32")
     length, symbols = one["x"].shape[1], texts.num_classes
-    sent = _sent(texts, jax.random.fold_in(root, 0))
+    public = texts.train["x"][:_PUBLIC]
+    sent = _sent(public, symbols, jax.random.fold_in(root, 0))
     given: dict[str, Any] = {"example_shape": (length,), "num_classes": symbols, "key": root}
     loss = models.next_token(models.create(MODEL, **given).apply)
     many = jax.tree.map(lambda leaf: jnp.tile(leaf, (options.repeats, 1)), one)
@@ -126,14 +131,14 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         )
         what = "without noise" if place == 0 else f"epsilon {words.at_most(budget)}"
         say(f"{what}: {len(batches)} updates read")
-    return Found(lines, "share of texts told right, at most", standing, length)
+    return Found(lines, "share of texts told right, at most", standing, length, len(public))
 
 
-def _sent(texts: data.Dataset, key: jax.Array) -> decepticons.Corrupted:
+def _sent(public: Any, symbols: int, key: jax.Array) -> decepticons.Corrupted:
     shape = dataclasses.replace(
-        models.decoder.SHAPES[MODEL.removeprefix("decoder:")], vocabulary=texts.num_classes
+        models.decoder.SHAPES[MODEL.removeprefix("decoder:")], vocabulary=symbols
     )
-    return decepticons.corrupted(shape, texts.train["x"][:_PUBLIC], key)
+    return decepticons.corrupted(shape, public, key)
 
 
 def _gates(params: PyTree) -> np.ndarray:
@@ -174,9 +179,9 @@ def sections(options: Any, found: Found) -> list[str]:
     )
     threat = (
         "<p>The attacker is a malicious server, which sent a decoder that was made to give away "
-        "what it meets, and has 400 other texts of the same kind. It sees one update of one "
-        f"client, who has {options.batch_size} texts. Whoever looks at the model sees what it is; "
-        "the certificate holds for whatever model is sent.</p>"
+        f"what it meets, and has {found.public} other texts of the same kind. It sees the model "
+        f"after one round, in which one client has {options.batch_size} texts and nobody else has "
+        f"any. Whoever looks at the model that was sent sees what it is. {_attack.RELEASED}.</p>"
     )
     return [
         run_page.section("Symbols and texts against budget", picture, note),

@@ -24,7 +24,8 @@ inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covarian
 split's images. recursive solves linear equations layer by layer, behind leaky ReLUs. imprint and
 fishing are of a malicious server, which sends a model that is made for it: a layer whose gradient
 holds the images, or a head through which one image of a batch alone, of --batch-size images, has a
-gradient. The certificate is the same.
+gradient. The certificate is that of an honest server's round, for whoever sees only what the
+mechanism releases.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
@@ -40,7 +41,8 @@ candidates that anybody tells by the certificate.
 
 With --attack decepticons a malicious server sends a decoder whose attention notes each token's
 place and text, and whose MLPs' gradient holds them: a batch of texts is read off one update. Which
-of the candidates is among them is held to the certificate, which is the same.
+of the candidates is among them is held to the certificate, which is the same for every model that
+is sent, for whoever sees only what the mechanism releases.
 
 With --attack properties a round has one client's images, --batch-size of them, and its update says
 whether they are turned, and the mix of their labels. No bound is taken.
@@ -245,8 +247,7 @@ class Options:
             )
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
-        fishes = self.attack == "fishing" and self.sweep is None and (self.num_rounds or 1) > 1
-        if nats and fishes:
+        if nats and self.attack == "fishing" and (self.num_rounds or 1) > 1:
             raise ValueError(
                 "Expected num_rounds=1 with fishing on a scheme that promises nats: which round "
                 "caught the image is told by candidates, which its attacker has not, got "
@@ -320,6 +321,7 @@ def main(args: Sequence[str]) -> int:
     if options.attack == attacks.SYMBOLS:
         kind = _attack_symbols
     if options.attack == attacks.TEXTS:
+        _attack_texts.check_model(options)
         kind = _attack_texts
     if options.attack == attacks.PROPERTIES:
         kind = _attack_properties
@@ -363,7 +365,8 @@ def main(args: Sequence[str]) -> int:
 def _swept(options: Options) -> list[str]:
     """The schemes of a sweep that names none: those that the options fit."""
     fit = _against(options.attack)
-    if options.attack == "imprint" and options.batch_size > 1:
+    several = options.attack == "fishing" and (options.num_rounds or 1) > 1
+    if several or (options.attack == "imprint" and options.batch_size > 1):
         fit = [name for name in fit if schemes.get(name).promise != "nats"]
     return fit
 

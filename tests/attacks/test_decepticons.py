@@ -86,7 +86,8 @@ def test_bad_arguments_raise_in_one_line():
     for change, text in (
         ({"key": 3}, "key"),
         ({"public": np.zeros((4, 6))}, "public of float64"),
-        ({"public": np.full((4, 6), 13)}, r"integers in \[0, 13\)"),
+        ({"public": np.full((4, 6), 13)}, r"integers in \[0, 13\).* public in \[13, 13\]"),
+        ({"public": [[1, 2], [1, 2, 3]]}, "public of texts that differ in length"),
         ({"public": np.zeros((4, 1), int)}, "length >= 2"),
         ({"shape": dataclasses.replace(SMALL, layers=1)}, "layers >= 2"),
         ({"shape": dataclasses.replace(SMALL, window=4)}, "without window"),
@@ -96,10 +97,13 @@ def test_bad_arguments_raise_in_one_line():
             decepticons.corrupted(**(good | change))
     small = {"layers": {"mlp": {"gate": {"kernel": np.zeros((2, 4, 3))}}}}
     sent = decepticons.Corrupted(small, np.zeros((2, 1)), np.eye(2))
-    for gradient in (np.zeros((2, 4)), np.full((2, 4, 3), np.nan)):
-        with pytest.raises(ValueError, match="gate_gradient"):
+    for gradient, text in (
+        (np.zeros((2, 4)), r"shape \[2, 4\]"),
+        (np.full((2, 4, 3), np.nan), "got NaN or infinite"),
+    ):
+        with pytest.raises(ValueError, match=f"gate_gradient .*{text}"):
             decepticons.read(sent, gradient)
-    with pytest.raises(ValueError, match="found"):
+    with pytest.raises(ValueError, match=r"of one length.* truth of shape \[1, 4\]"):
         decepticons.share_read(np.zeros((1, 3)), np.zeros((1, 4)))
 
 

@@ -147,4 +147,5 @@ def test_what_is_no_attack_on_text_is_refused(flags, message, tmp_path, capsys, 
     small = functools.partial(classifiers.TokenLSTM, cells=(4,), hidden=())
     monkeypatch.setitem(classifiers._CLASSES, "token_lstm", small)
     assert cli.main(["attack", "--attack", *flags, "--run-dir", str(tmp_path / "run")]) == 2
+    assert not (tmp_path / "run").exists()
     assert message in capsys.readouterr().err
