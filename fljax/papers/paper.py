@@ -53,10 +53,11 @@ class Settings:
         _validate.one_of(("demo", "full"), scale=self.scale)
         _validate.positive_int(seeds=self.seeds)
         # Rates are tuned on seeds from 1000 on. Items of more seeds ask again, with theirs.
-        if not 0 <= self.first_seed <= 1000 - self.seeds:
+        if self.first_seed < 0 or self.first_seed + self.seeds > 1000:
             raise ValueError(
-                f"Expected first_seed in [0, {1000 - self.seeds}] with {self.seeds} seeds, got "
-                f"first_seed={self.first_seed}."
+                "Expected first_seed >= 0 and first_seed + seeds <= 1000, where some items take a "
+                f"multiple of the seeds asked for, got first_seed={self.first_seed}, "
+                f"seeds={self.seeds}."
             )
         if not 0.25 <= self.length <= 4.0:
             raise ValueError(f"Expected length in [0.25, 4], got length={self.length!r}.")

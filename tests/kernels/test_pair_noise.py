@@ -277,6 +277,24 @@ def test_accelerators_make_client_by_client_what_the_stream_makes_of_edges(
     assert_same_bits(alone(keys[mine], 1), jax.tree.map(lambda leaf: leaf[1], found))
 
 
+@pytest.mark.optimized(reason="compares the bits of one program's rows", only=True)
+@pytest.mark.parametrize("platform", ACCELERATORS)
+def test_on_accelerators_an_edge_cancels_and_a_client_makes_its_row_up_to_rounding(platform, key):
+    """Whether the client's number is known as its program is traced, or not."""
+    two = compiled_for(platform, lambda key: pair_noise(key, PAIR, 2, jnp.zeros(300), 3.0))(key)
+    np.testing.assert_array_equal(two[0], -two[1])
+    edges = graphs.circulant(9, 4)
+    keys, mine = pair_keys(key, edges), np.flatnonzero((edges == 1).any(axis=1))
+    rows = compiled_for(platform, lambda keys: pair_noise(keys, edges, 9, jnp.zeros(300), 3.0))
+    peers = edges[mine].sum(axis=1) - 1
+    own = lambda keys, client: client_pair_noise(keys, client, peers, jnp.zeros(300), 3.0)
+    for alone in (own, functools.partial(own, client=1)):
+        given = (keys[mine], 1) if alone is own else (keys[mine],)
+        found = compiled_for(platform, alone)(*given)
+        np.testing.assert_allclose(found, rows(keys)[1], rtol=0, atol=1e-5)
+        assert np.std(found) > 3
+
+
 @pytest.mark.slow(reason="compiles two more forms for several sizes")
 @pytest.mark.parametrize("size", [1, 7, 300])
 @pytest.mark.parametrize("platform", ACCELERATORS)

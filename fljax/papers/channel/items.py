@@ -206,7 +206,7 @@ def _trained(name: str, labels: str, settings: Settings, kinds: Sequence[str]) -
     studied = [0, 1 + LOW.index(300)]
     trained = [(case, wanted.epochs[-1]) for case in cases]
     models = [by_epoch[-1]]
-    for epochs, params in zip(wanted.epochs[:-1], by_epoch, strict=False):
+    for epochs, params in zip(wanted.epochs[:-1], by_epoch[:-1], strict=True):
         trained += [(cases[at], epochs) for at in studied]
         models.append(victims.taken(params, studied))
     if own := [case for case in victims.private(task, wanted.batch) if case.defence in private]:
@@ -587,10 +587,11 @@ def _victims(
     a_seed: Mapping[str, float],
     kinds: Sequence[str] = (),
 ) -> Any:
-    """Over that many times the seeds, by data set or for all others (""): model inversion finds now
-    one image of a class, now another, and what ten seeds leave open is told by more, on the victims
-    that it takes: `kinds`, or all. Those are trained as long whatever the settings' length: over
-    how many uses is a part of what is asked.
+    """Over that many times the seeds, by data set or for all others ("").
+
+    kinds: the defences that what ten seeds leave open takes, over more seeds; such victims are
+    trained as long whatever the settings' length: over how many uses is a part of what is asked.
+    None: all defences.
     """
 
     def pieces(settings: Settings) -> list[Piece]:

@@ -72,15 +72,17 @@ def pair_noise(
     Guarantee: covariance of the rows, per entry, is the graph's Laplacian with weights stddev_e**2;
     entries are independent. The whole cohort's sum is zero: exactly modulo 2**32 in the ring form,
     to rounding in the float form (each end adds the same float). The sum over some clients is the
-    noise on the edges that leave them. What client i gets has the same bits as `client_pair_noise`
-    computes alone on the same platform. Idealisation: as `gaussian_noise` (float32 normals within
-    5.42 standard deviations; threefry with 64-bit keys is no cryptographic generator, ChaCha20 is
-    one). It adds no individual noise: without that the exact sum of all uploads is in plain sight.
+    noise on the edges that leave them. What client i gets is what `client_pair_noise` computes
+    alone: bit for bit on a CPU and in the ring form, up to rounding in floats on accelerators.
+    Idealisation: as `gaussian_noise` (float32 normals within 5.42 standard deviations; threefry
+    with 64-bit keys is no cryptographic generator, ChaCha20 is one); where an edge is drawn at both
+    ends, equal numbers have equal bits there. It adds no individual noise: without that the exact
+    sum of all uploads is in plain sight.
 
     Memory: the result and 128 KiB; each edge's noise is drawn once, and added at both ends.
       Accelerators draw it at both ends instead, and write each row once, unless `edges` are traced,
-      keys are of ChaCha20, or some client has four times as many neighbours as the mean: the same
-      noise up to rounding. Bits do not depend on blocking, jit or vmap.
+      keys are of ChaCha20, or some client has more than four times as many neighbours as the mean:
+      the same noise up to rounding. Bits do not depend on blocking, jit or vmap.
 
     Args:
       key: `[]` typed threefry or ChaCha20 key of the round, for `pair_keys(key, edges)`; or `[E]`
@@ -139,8 +141,8 @@ def client_pair_noise(
     *,
     form: Form = "float",
 ) -> Any:
-    """What one client adds, from the keys it shares with its neighbours: its row of `pair_noise`,
-    bit for bit.
+    """What one client adds, from the keys it shares with its neighbours: its row of `pair_noise`;
+    bit for bit on a CPU and in the ring form, up to rounding in floats on accelerators.
 
     Args:
       keys: `[K]` typed threefry or ChaCha20 keys, one per neighbour, the same at both ends; each

@@ -62,10 +62,13 @@ def rows(
 
     Args:
       keys: typed threefry `[E]`. stddev: float32 `[E]`. ends: int32 `[E]`, `[E]`, as for a stream.
-      mine, sign: of `neighbours`.
+      mine, sign: int32 `[N, K]`, of `neighbours`.
+
+    Returns:
+      `[N, size]`, float32 or uint32.
     """
 
-    def by_edge(*_: Any) -> jax.Array:
+    def by_edge() -> jax.Array:
         given = {"num_rows": len(mine), "size": size, "ring": ring}
         return streamed.stream(keys, stddev, *ends, **given)
 
