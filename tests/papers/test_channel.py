@@ -188,15 +188,29 @@ def test_a_victim_without_a_defence_gives_its_members_away():
 def test_a_close_trade_off_is_judged_by_its_many_seeds_alone():
     spread = np.linspace(-0.1, 0.1, 10)
     of = lambda both, seeds=1: {100: {"both": both + np.tile(spread, seeds)}}
-    far = {"personalized": "", "DP-SGD": "sound", "DP-PSAC": "sound"}.items()
     scored = {("natural", ""): of(1.0), ("white", ""): of(1.2)}  # by ten seeds white were ahead
-    scored |= {key: of(0.5) for key in far}
-    scored["natural", "again"] = of(1.0, 4)
+    scored |= {(name, "sound"): of(0.5) for name in ("DP-SGD", "DP-PSAC")}
+    scored["natural", "again"], scored["personalized", "again"] = of(1.0, 4), of(0.5, 4)
     for both, holds in ((0.9, True), (1.1, False)):
         scored["white", "again"] = {100: {"both": np.full(40, both)}}
         assert claims._natural_best(scored, "sound")[0] is holds
     scored["white", "again"] = {100: {"both": np.full(40, 0.99)}}
     assert claims._natural_best(scored, "sound")[0] is None
+
+
+def test_a_budget_at_which_one_of_ten_victims_is_an_outlier_is_not_chosen_without_it():
+    """By ten seeds it were: for the outlier alone, by the nine others."""
+    private = {100: {"gdc": np.full(10, 0.3)}}
+    outlier = np.full(40, 0.6)
+    outlier[[2, 21, 33]] = -2.0
+    channel = {50: {"gdc": outlier}, 100: {"gdc": np.full(40, 0.5)}}
+    scored = {(name, "again"): channel for name in claims.CHANNELS}
+    scored |= {(name, "sound"): private for name in claims.PRIVATE}
+    holds, words = claims._best_of_both(scored, "sound")
+    assert holds is True and "GDC 0.50 +- 0.00 of the best channel" in words
+    ten = {b: {"gdc": one["gdc"][:10]} for b, one in channel.items()}
+    scored |= {(name, "again"): ten for name in claims.CHANNELS}
+    assert claims._best_of_both(scored, "sound")[0] is None
 
 
 def test_public_photographs_share_no_pixel_with_those_of_clients():

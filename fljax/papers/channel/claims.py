@@ -278,11 +278,9 @@ def _best(of: Mapping[int, dict[str, Any]]) -> np.ndarray:
     return chosen_by_others([one["both"] for one in of.values()])
 
 
-def _counted(
-    judge: Callable[[_All, str], tuple[bool | None, str]], again: Sequence[str] = ()
-) -> Judge:
-    """By the accounting of DP's noise, over all data sets. again: channels, of which what is judged
-    has more seeds too, under the "method" of that name.
+def _counted(judge: Callable[[_All, str], tuple[bool | None, str]]) -> Judge:
+    """By the accounting of DP's noise, over all data sets. Channels have more seeds too, where
+    `fig12` is there: under the "method" "again".
     """
 
     def whole(found: Mapping[str, Found]) -> Verdict:
@@ -292,8 +290,8 @@ def _counted(
             answers = []
             for task in items.tasks_in(found["fig9"]):
                 scored = _scored(found["fig9"], task)
-                if again:
-                    more = _scored(found["fig12"], task, again)
+                if "fig12" in found:
+                    more = _scored(found["fig12"], task, CHANNELS)
                     scored |= {(name, "again"): of for (name, _), of in more.items()}
                 answer, words = judge(scored, method)
                 answers.append(answer)
@@ -305,11 +303,12 @@ def _counted(
 
 
 def _natural_best(scored: _All, method: str) -> tuple[bool | None, str]:
-    """The white channel is close, and has more seeds."""
-    own = _best(scored["natural", ""])
-    others = {"personalized": "", **dict.fromkeys(PRIVATE, method)}
-    ahead = {"white": _best(scored["natural", "again"]) - _best(scored["white", "again"])}
-    ahead |= {name: own - _best(scored[name, way]) for name, way in others.items()}
+    """Each at its best budget, channels over more seeds, of which DP has the first."""
+    natural, *shared = (_best(scored[name, "again"]) for name in CHANNELS)
+    ahead = {name: natural - values for name, values in zip(CHANNELS[1:], shared, strict=True)}
+    for name in PRIVATE:
+        values = _best(scored[name, method])
+        ahead[name] = natural[: len(values)] - values
     words = ", ".join(f"{number(values, 2)} on {name}" for name, values in ahead.items())
     return all_above(list(ahead.values())), f"natural is ahead by {words}"
 
@@ -336,13 +335,15 @@ def _opposite(scored: _All, method: str) -> tuple[bool | None, str]:
 
 
 def _best_of_both(scored: _All, method: str) -> tuple[bool | None, str]:
-    groups = [[(name, "") for name in CHANNELS], [(name, method) for name in PRIVATE]]
-    top = [
+    """The best channel is chosen over more seeds, of which DP has the first."""
+    groups = [[(name, "again") for name in CHANNELS], [(name, method) for name in PRIVATE]]
+    channel, private = (
         chosen_by_others([one["gdc"] for key in keys for one in scored[key].values()])
         for keys in groups
-    ]
-    words = f"GDC {number(top[0], 2)} of the best channel, {number(top[1], 2)} of the best DP"
-    return above(top[0] - top[1]), words
+    )
+    channel = channel[: len(private)]
+    words = f"GDC {number(channel, 2)} of the best channel, {number(private, 2)} of the best DP"
+    return above(channel - private), words
 
 
 def _more_accurate(scored: _All, method: str) -> tuple[bool | None, str]:
@@ -484,7 +485,7 @@ CONCLUSIONS = (
         "Figure 15",
         "the natural channel has the best trade-off of accuracy and GDC",
         ("fig9", "fig12"),
-        _counted(_natural_best, items.AGAIN),
+        _counted(_natural_best),
     ),
     Conclusion(
         "Figure 16",
@@ -492,7 +493,9 @@ CONCLUSIONS = (
         ("fig9",),
         _counted(_opposite),
     ),
-    Conclusion("Figure 16", "channels are best over both", ("fig9",), _counted(_best_of_both)),
+    Conclusion(
+        "Figure 16", "channels are best over both", ("fig9", "fig12"), _counted(_best_of_both)
+    ),
     Conclusion(
         "abstract",
         "at equal nats noise in the data leaves more accuracy than noise on parameters",

@@ -17,7 +17,6 @@ from fljax.papers.channel.victims import CHANNELS, HIGH, LOW, METHODS, PRIVATE, 
 from fljax.papers.paper import Found, Item, Picture, Piece, Settings, Table, figure, half_width
 
 RIGHT, WRONG = "right labels", "wrong labels"
-AGAIN = ("natural", "white")  # their trade-offs are close
 _SECONDS = {"digits": 1.0, "fields": 1.8}  # of a second of digits'; others: a large multiple
 
 
@@ -398,7 +397,7 @@ def _show_again(settings: Settings, found: Found) -> list[Table | Picture]:
         uses = [f"{e} uses" for e in epochs]
         shown.append(Table(f"{task}: accuracy, 300 nats", uses, [[number(one) for one in along]]))
         body = []
-        for defence in AGAIN:
+        for defence in CHANNELS:
             for budget in LOW if defence == "natural" else HIGH:
                 one = scores(found, task, defence, budget, "")
                 body.append(
