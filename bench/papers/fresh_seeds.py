@@ -5,7 +5,7 @@
 
 Makes a paper's demo so, as long as that takes, and writes its verdicts beside those of the
 committed demo: a row for each conclusion that rests on something that was made. Rows of other
-papers and lengths, and with --item of other conclusions, stay; each names its commit.
+papers, lengths and first seeds, and with --item of other conclusions, stay; each names its commit.
 """
 
 import argparse
@@ -35,25 +35,25 @@ def committed(name: str) -> dict[str, str]:
 
 
 def table(rows: _tables.Rows) -> str:
-    """Of each paper and length, how many verdicts stay, and which do not."""
+    """Of each paper, length and first seed, how many verdicts stay, and which do not."""
     body = []
-    for name, length in dict.fromkeys(map(_which, rows)):
-        own = [row for row in rows if _which(row) == (name, length)]
+    for name, length, first in dict.fromkeys(map(_which, rows)):
+        own = [row for row in rows if _which(row) == (name, length, first)]
         known = committed(name)
         other = [row for row in own if known[row["conclusion"]] != row["fresh"]]
-        last = own[0]["first_seed"] + own[0]["seeds"] - 1
+        last = first + own[0]["seeds"] - 1
         told = "; ".join(
             f"{row['conclusion']}: {known[row['conclusion']]}, {row['fresh']}" for row in other
         )
-        seeds = f"{own[0]['first_seed']} to {last}"
+        seeds = f"{first} to {last}"
         same = str(len(own) - len(other))
         body.append([name, seeds, f"{length:g}", str(len(own)), same, told or "none"])
     head = ["paper", "seeds", "length", "verdicts", "the same", "others: as above, and here"]
     return _tables.markdown(head, body)
 
 
-def _which(row: Mapping[str, Any]) -> tuple[str, float]:
-    return row["paper"], row["length"]
+def _which(row: Mapping[str, Any]) -> tuple[str, float, int]:
+    return row["paper"], row["length"], row["first_seed"]
 
 
 def main() -> None:
@@ -95,7 +95,7 @@ def main() -> None:
     kept = [
         row
         for row in before
-        if _which(row) != (options.paper, options.length)
+        if _which(row) != (options.paper, options.length, options.first_seed)
         or (options.item and row["conclusion"] not in made)
     ]
     print(table(rows))

@@ -47,7 +47,7 @@ def test_an_error_that_is_the_undefended_one_at_all_budgets_cannot_fall(undefend
         )
     ]
     judge = claims._by_nats(["personalized"], items.RIGHT, "mse", down=True)
-    found = {"fig9": {f"fields, {items.RIGHT}": {"rows": rows, "epochs": [8]}}}
+    found = {"fig12": {f"fields, {items.RIGHT}": {"rows": rows, "epochs": [8]}}}
     assert judge(found).standing == told
 
 
