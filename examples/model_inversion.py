@@ -61,9 +61,10 @@ def found(noise_multiplier: float) -> dict[str, float]:
     params = jax.tree.map(lambda leaf: leaf[0], trained_models)
     find = jax.jit(lambda params: model_inversion.by_gradient(model.apply, params, prior, PLACES))
     images = np.clip(find(params), 0, 1)
-    near = lambda of: float(
-        np.median([float(metrics.psnr(a, b)) for a, b in zip(of, truth, strict=True)])
-    )
+
+    def near(of: np.ndarray) -> float:
+        return float(np.median([float(metrics.psnr(a, b)) for a, b in zip(of, truth, strict=True)]))
+
     errors = np.square(images[:, None] - truth[None]).mean((2, 3, 4))
     right = jax.jit(jax.vmap(model.apply, (None, 0)))(params, x).argmax(1) == y
     return {

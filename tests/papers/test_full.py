@@ -45,7 +45,7 @@ def test_bidirectional_trains_its_network(monkeypatch):
     less = task._replace(data=task.data._replace(train=train, test=test), rounds=2)
     monkeypatch.setattr(disguised, "task", lambda *_: less)
     found = made("bidirectional", "fig3", "ours, sound, epsilon 8, K 5")
-    assert np.shape(found["accuracies"]) == (4,) and np.isfinite(found["accuracies"]).all()
+    assert np.shape(found["accuracies"]) == (8,) and np.isfinite(found["accuracies"]).all()
 
 
 @pytest.mark.slow(reason="compiles a network for 16 silos, and searches a learning rate")
