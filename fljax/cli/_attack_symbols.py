@@ -100,14 +100,21 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         bound, holds = 1.0, None
         if place:
             bound, standing = promise.bound(config)
-            best, most = (audit.clopper_pearson(n, len(has), _ERROR)[0] for n in (hits, len(has)))
-            holds = bool(best <= bound) if most > bound else None
+            holds = held(hits, len(has), bound)
         lines.append(
             Line(float(budget), noise, float(np.mean(areas)), hits / len(has), bound, holds)
         )
         what = "without noise" if place == 0 else f"epsilon {words.at_most(budget)}"
         say(f"{what}: {len(has)} updates read")
     return Found(lines, "share of texts told right, at most", standing, length)
+
+
+def held(hits: int, count: int, bound: float) -> bool | None:
+    """Whether so many of `count` texts told right do not get past a certified share beyond chance;
+    None where all of them would not.
+    """
+    best, most = (audit.clopper_pearson(n, count, _ERROR)[0] for n in (hits, count))
+    return bool(best <= bound) if most > bound else None
 
 
 def _texts(options: Any, own: _own.Own | None) -> data.Dataset:
@@ -164,28 +171,39 @@ def _first_inputs(model: str, plain: PyTree) -> np.ndarray:
 
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
+    return judged(line, line.noise, line.auc, line.picked, line.bound)
+
+
+def judged(line: Any, *numbers: float) -> list[str]:
+    """The budget of a line, its numbers and its verdict, as text."""
     plain = math.isinf(line.budget)
     return [
         "no noise" if plain else words.at_most(line.budget),
-        *(f"{value:.4g}" for value in (line.noise, line.auc, line.picked, line.bound)),
+        *(f"{value:.4g}" for value in numbers),
         "undefended" if plain else table.VERDICTS[line.holds],
     ]
 
 
-def sections(options: Any, found: Found) -> list[str]:
-    """Of the report."""
-    lines = [line for line in found.lines if math.isfinite(line.budget)]
-    picture = attack_figures.success(
+def picture(options: Any, all_lines: list[Any], series: dict[str, Callable[[Any], float]]) -> str:
+    """Shares against budgets, beside the bound. series: for each name a line's share."""
+    lines = [line for line in all_lines if math.isfinite(line.budget)]
+    return attack_figures.success(
         [line.budget for line in lines],
-        {
-            "picked by gradient": [line.picked for line in lines],
-            "area for symbols": [line.auc for line in lines],
-        },
+        {name: [share(line) for line in lines] for name, share in series.items()},
         [line.bound for line in lines],
         unit=f"epsilon at delta {words.at_most(options.delta)}",
         quantity="share of texts told right",
         share=True,
     )
+
+
+def sections(options: Any, found: Found) -> list[str]:
+    """Of the report."""
+    series: dict[str, Callable[[Line], float]] = {
+        "picked by gradient": lambda line: line.picked,
+        "area for symbols": lambda line: line.auc,
+    }
+    drawn = picture(options, found.lines, series)
     what = "all of the model" if options.lora is None else f"matrices of rank {options.lora}"
     note = (
         f"{options.targets} texts of {found.length} symbols of {options.dataset}, "
@@ -201,7 +219,7 @@ def sections(options: Any, found: Found) -> list[str]:
         "by the rows of the table.</p>"
     )
     return [
-        run_page.section("Symbols and texts against budget", picture, note),
+        run_page.section("Symbols and texts against budget", drawn, note),
         run_page.section(
             "Numbers", _run_files.html_table(HEAD, [cells(line) for line in found.lines])
         ),

@@ -13,17 +13,16 @@ import numpy as np
 
 from fljax import models
 from fljax.accounting import words
-from fljax.attacks import audit, decepticons, reconstruction, table
-from fljax.cli import _attack, _attack_malicious, _own, _run_files
+from fljax.attacks import decepticons, reconstruction
+from fljax.cli import _attack, _attack_malicious, _attack_symbols, _own, _run_files
 from fljax.data import targets
-from fljax.simulation.report import attack_figures, run_page
+from fljax.simulation.report import run_page
 from fljax.types import PyTree
 
 TITLE = "Texts read by a malicious server"
 MODEL = "decoder:tiny"  # larger ones compute in bfloat16
 HEAD = ("epsilon", "noise", "symbols read", "guessed", "texts picked", "certified", "verdict")
 _PUBLIC = 400  # texts of the training split that say where thresholds lie
-_ERROR = 1e-3  # chance of each verdict's bound to be wrong
 
 
 class Line(NamedTuple):
@@ -114,10 +113,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         bound, holds = 1.0, None
         if place:
             bound, standing = promise.bound(config)
-            best, most = (
-                audit.clopper_pearson(n, len(batches), _ERROR)[0] for n in (hits, len(batches))
-            )
-            holds = bool(best <= bound) if most > bound else None
+            holds = _attack_symbols.held(hits, len(batches), bound)
         lines.append(
             Line(
                 budget=float(budget),
@@ -148,29 +144,17 @@ def _gates(params: PyTree) -> np.ndarray:
 
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
-    plain = math.isinf(line.budget)
     numbers = (line.noise, line.read, line.guessed, line.picked, line.bound)
-    return [
-        "no noise" if plain else words.at_most(line.budget),
-        *(f"{value:.4g}" for value in numbers),
-        "undefended" if plain else table.VERDICTS[line.holds],
-    ]
+    return _attack_symbols.judged(line, *numbers)
 
 
 def sections(options: Any, found: Found) -> list[str]:
     """Of the report."""
-    lines = [line for line in found.lines if math.isfinite(line.budget)]
-    picture = attack_figures.success(
-        [line.budget for line in lines],
-        {
-            "texts picked": [line.picked for line in lines],
-            "symbols read": [line.read for line in lines],
-        },
-        [line.bound for line in lines],
-        unit=f"epsilon at delta {words.at_most(options.delta)}",
-        quantity="share of texts told right",
-        share=True,
-    )
+    series: dict[str, Callable[[Line], float]] = {
+        "texts picked": lambda line: line.picked,
+        "symbols read": lambda line: line.read,
+    }
+    drawn = _attack_symbols.picture(options, found.lines, series)
     note = (
         f"{options.targets} texts of {found.length} symbols of {options.dataset}, "
         f"{options.repeats} rounds of each, in batches of {options.batch_size} with others of the "
@@ -184,7 +168,7 @@ def sections(options: Any, found: Found) -> list[str]:
         f"any. Whoever looks at the model that was sent sees what it is. {_attack.RELEASED}.</p>"
     )
     return [
-        run_page.section("Symbols and texts against budget", picture, note),
+        run_page.section("Symbols and texts against budget", drawn, note),
         run_page.section(
             "Numbers", _run_files.html_table(HEAD, [cells(line) for line in found.lines])
         ),

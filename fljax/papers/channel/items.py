@@ -588,9 +588,9 @@ def _victims(
 ) -> Any:
     """Over that many times the seeds, by data set or for all others ("").
 
-    kinds: the defences that what ten seeds leave open takes, over more seeds; such victims are
+    kinds: some of the defences, of which more is asked than ten seeds tell. Their victims are
     trained as long whatever the settings' length: over how many uses is a part of what is asked.
-    None: all defences.
+    Empty: all defences.
     """
 
     def pieces(settings: Settings) -> list[Piece]:
