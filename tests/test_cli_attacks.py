@@ -85,6 +85,32 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
+@pytest.mark.parametrize("scheme", ["dp_sgd", "dp_fedavg"])
+def test_an_image_of_a_batch_is_inverted_however_the_scheme_clips(scheme, tmp_path):
+    """Each example by itself, or the client's sum."""
+    run_dir = tmp_path / "run"
+    flags = ["--attack", "inversion_gauss_newton", "--scheme", scheme, "--batch-size", "4"]
+    flags += ["--targets", "6", "--repeats", "1", "--budgets", "1"]
+    assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
+    plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["inverted"] >= 0.75 and plain["psnr"] > 22 > 15 > private["psnr"]
+    assert private["inverted"] <= 0.5 and private["bound"] < 0.3 and private["holds"] is not False
+    assert "the labels of the whole batch" in files(run_dir)[1]
+
+
+def test_of_a_batch_the_image_of_the_label_that_is_nearest_to_a_candidate_is_taken():
+    from fljax.cli import _attack
+
+    candidates = np.array([[0.0, 0.0], [4.0, 4.0]])
+    found = np.array([[[2.0, 2.0], [0.0, 0.1], [4.0, 4.5]], [[np.nan, 0.0], [1.0, 1.0], [9.0, 9]]])
+    labels = np.array([[1, 0, 1], [2, 2, 0]])
+    np.testing.assert_array_equal(
+        _attack._of_label(found, labels, candidates), [[4.0, 4.5], [1.0, 1.0]]
+    )
+    assert np.isnan(_attack._of_label(found[1:, :1], labels[1:, :1], candidates)).any()
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_an_image_is_fished_out_of_more_than_there_are_classes_by_several_rounds(tmp_path):
     run_dir = tmp_path / "run"
     flags = ["--attack", "fishing", "--batch-size", "32", "--targets", "6", "--repeats", "1"]
@@ -634,7 +660,9 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--budgets", "0"], "budgets > 0"),
         (["attack", "--targets", "1"], "targets in"),
         (["attack", "--targets", "many"], "many"),
-        (["attack", "--batch-size", "2"], "imprint, fishing"),
+        (["attack", "--attack", "recursive", "--batch-size", "2"], "imprint, fishing"),
+        (["attack", "--batch-size", "2", "--sweep", "dp_sgd"], "do not clip alike"),
+        (["attack", "--batch-size", "2", "--scheme", "white_channel"], "which its attacker has"),
         (["attack", "--attack", "imprint", "--batch-size", "0"], "batch_size"),
         (
             ["attack", "--attack", "imprint", "--batch-size", "2", "--scheme", "white_channel"],

@@ -220,6 +220,22 @@ def aggregate(observe: Observe) -> Observe:
     return mean
 
 
+def clipped(observe: Observe) -> Observe:
+    """The upload is the mean of what each of the `[B]` examples would send alone, scaled to length
+    1: examples that are clipped each by itself, all of them longer than the bound.
+    """
+
+    def mean(params: Params, x: jax.Array, y: jax.Array) -> PyTree:
+        def one(x: jax.Array, y: jax.Array) -> PyTree:
+            sent = observe(params, x[None], y[None])
+            length = jnp.sqrt(jnp.maximum(_descent.square(sent), 1e-30))
+            return jax.tree.map(lambda leaf: leaf / length, sent)
+
+        return jax.tree.map(lambda leaf: jnp.mean(leaf, 0), jax.vmap(one)(x, y))
+
+    return mean
+
+
 def total_variation(x: jax.Array) -> jax.Array:
     """Mean absolute difference of neighbours along the two axes before the last, `[]`; x is `[...,
     H, W, channels]`.

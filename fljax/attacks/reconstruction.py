@@ -314,34 +314,38 @@ def invert(
     shape: tuple[int, ...],
     settings: gradient_inversion.Settings,
     prior: gradient_inversion.Prior | None = None,
+    clipped_each: bool = False,
 ) -> jax.Array:
     """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int
-    `[T]`, in one program.
+    `[T]`, or all B records of a batch, `[T, B, *shape]`, by theirs, `[T, B]`, in one program.
 
     The uninformed attacker. It compares directions, so that learning rates and clipping do not
-    matter. NaN where no step of the search had a finite loss: the random start is no
+    matter; of a batch it takes records for clipped to one length each where `clipped_each`, else
+    their sum. NaN where no step of the search had a finite loss: the random start is no
     reconstruction.
     """
-    observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
+    loss = gradient_inversion.soft_cross_entropy(apply)
+    observe = gradient_inversion.gradient(loss)
+    if clipped_each and y.ndim > 1:
+        observe = gradient_inversion.clipped(observe)
 
     @jax.jit
     def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
         num_classes = jax.eval_shape(
             apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
         ).shape[0]
-        labels = jax.nn.one_hot(y, num_classes)[:, None]
+        labels = jax.nn.one_hot(y, num_classes)
         found = gradient_inversion.invert(
             observe,
             params,
             moved,
-            labels,
+            labels if y.ndim > 1 else labels[:, None],
             key,
-            shape=(1, *shape),
+            shape=(y.shape[1] if y.ndim > 1 else 1, *shape),
             settings=settings,
             prior=prior,
         )
-        return jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(
-            found.x[:, 0], found.loss
-        )
+        x = jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(found.x, found.loss)
+        return x if y.ndim > 1 else x[:, 0]
 
     return run(moved, y, key)

@@ -19,6 +19,7 @@ from fljax.attacks import (
     metrics,
     reconstruction,
     recursive,
+    rounds,
     table,
     victims,
 )
@@ -208,11 +209,10 @@ def world(options: Any, own: _own.Own | None) -> World:
         "x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))),
         "y": jnp.asarray(np.tile(y, options.repeats)),
     }
-    beside = None
+    beside = _attack_malicious.beside(options, digits, len(many["y"]))
     sent, labels, casts = victim, y, None
     if options.attack in attacks.MALICIOUS:
         sent, searched = _attack_malicious.sent(options, victim, digits)
-        beside = _attack_malicious.beside(options, digits, len(many["y"]))
     if options.attack == "fishing":
         own_class = many["y"]
         if beside is not None:
@@ -293,18 +293,41 @@ def inverted(
         return _attack_malicious.caught(
             options, here, together["model"], len(moved), number, key, search, prior
         )
-    return np.asarray(
-        reconstruction.invert(
-            here.searched,
-            here.sent.params,
-            together,
-            jnp.tile(here.many["y"], len(moved)),
-            key,
-            shape=here.truth.shape[1:],
-            settings=search,
-            prior=gradient_inversion.gaussian_prior(known) if informed else None,
-        )
+    whole = here.beside is not None and options.attack in attacks.INVERSIONS
+    y = here.many["y"]
+    y = jnp.concatenate([y[:, None], here.beside["y"]], 1) if whole else y
+    labels = jnp.tile(y, (len(moved), *(1,) * (y.ndim - 1)))
+    found = reconstruction.invert(
+        here.searched,
+        here.sent.params,
+        together,
+        labels,
+        key,
+        shape=here.truth.shape[1:],
+        settings=search,
+        prior=gradient_inversion.gaussian_prior(known) if informed else None,
+        clipped_each=whole and _clips_each(options.scheme),
     )
+    return _of_label(found, labels, here.truth) if whole else np.asarray(found)
+
+
+def _clips_each(name: str) -> bool:
+    """Whether a scheme bounds what each record of a client adds, not the client's sum."""
+    unit = schemes.get(name).event(rounds.config(name, noise_multiplier=1.0)).privacy_unit
+    return bool(unit != "client")
+
+
+def _of_label(found: jax.Array, labels: jax.Array, candidates: np.ndarray) -> np.ndarray:
+    """Of each batch `[T, B, ...]` the image of the first label that is nearest to any of the
+    candidates, `[T, ...]`: a guess, made without the truth. NaN where none is finite.
+    """
+    images = np.asarray(found)
+    rows = images.reshape(*images.shape[:2], -1)
+    flat = candidates.reshape(len(candidates), -1)
+    far = np.stack([np.square(rows - one).mean(-1) for one in flat]).min(0)
+    same = np.asarray(labels) == np.asarray(labels)[:, :1]
+    best = np.where(same & np.isfinite(far), far, np.inf).argmin(1)
+    return np.asarray(images[np.arange(len(images)), best])
 
 
 def _solved(
@@ -413,6 +436,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
 def seen(options: Any, num_casts: int) -> str:
     """What the attacker sees, in words, by so many uploads of each batch."""
     sees = "the model before and after a round, the label, and how the mechanism works"
+    if options.batch_size > 1 and options.attack in attacks.INVERSIONS:
+        sees += "; who inverts has the labels of the whole batch"
     if _OPTIMIZERS.get(options.attack) == "gauss_newton":
         sees += "; who inverts also has the training split, other images of the same kind"
     if options.attack in attacks.MALICIOUS:

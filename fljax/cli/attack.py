@@ -21,11 +21,11 @@ inverts the gradient and learns the candidates only afterwards, the other knows 
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
 inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
-split's images. recursive solves linear equations layer by layer, behind leaky ReLUs. imprint and
-fishing are of a malicious server, which sends a model that is made for it: a layer whose gradient
-holds the images, or a head through which one image of a batch alone, of --batch-size images, has a
-gradient. The certificate is that of an honest server's round, for whoever sees only what the
-mechanism releases.
+split's images. With --batch-size they look for all images of a batch, by their labels. recursive
+solves linear equations layer by layer, behind leaky ReLUs. imprint and fishing are of a malicious
+server, which sends a model that is made for it: a layer whose gradient holds the images, or a head
+through which one image of a batch alone, of --batch-size images, has a gradient. The certificate is
+that of an honest server's round, for whoever sees only what the mechanism releases.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
@@ -150,8 +150,8 @@ class Options:
     targets: int = 10
     """Images or texts, which are the candidates as well."""
     batch_size: int = 1
-    """Images behind one upload, of imprint and fishing, or texts, of decepticons: the one that is
-    attacked and others of the training split; of properties images of a client.
+    """Images behind one upload, of inversions, imprint and fishing, or texts, of decepticons: the
+    one that is attacked and others of the training split; of properties images of a client.
     """
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
@@ -228,7 +228,8 @@ class Options:
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
         )
         _validate.positive_int(batch_size=self.batch_size)
-        several = (*attacks.MALICIOUS, attacks.TEXTS, attacks.PROPERTIES)
+        searches = tuple(name for name in attacks.INVERSIONS if name != "recursive")
+        several = (*searches, *attacks.MALICIOUS, attacks.TEXTS, attacks.PROPERTIES)
         if self.batch_size > 1 and self.attack not in several:
             raise ValueError(
                 f"Expected batch_size 1 with attack={self.attack!r}, or one of "
@@ -239,11 +240,11 @@ class Options:
             self._check_sweep()
         behind = (self.scheme,) if self.sweep is None else self.sweep
         nats = any(schemes.get(name).promise == "nats" for name in behind)
-        if nats and self.batch_size > 1 and self.attack == "imprint":
+        if nats and self.batch_size > 1 and self.attack in (*searches, "imprint"):
             raise ValueError(
-                "Expected batch_size 1 with imprint on a scheme that promises nats: which bin of a "
-                "batch holds the image is told by candidates, which its attacker has not, got "
-                f"batch_size={self.batch_size}."
+                f"Expected batch_size 1 with {self.attack} on a scheme that promises nats: which "
+                "of a batch's images is the one is told by candidates, which its attacker has not, "
+                f"got batch_size={self.batch_size}."
             )
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
@@ -285,6 +286,11 @@ class Options:
         if self.settings is not None:
             raise ValueError(
                 f"Expected no settings with sweep, got settings={str(self.settings)!r}."
+            )
+        if self.batch_size > 1 and self.attack in attacks.INVERSIONS:
+            raise ValueError(
+                "Expected batch_size 1 with an inversion and sweep, whose schemes do not clip "
+                f"alike, got batch_size={self.batch_size}."
             )
         if len(set(self.sweep or ())) < len(self.sweep or ()):
             raise ValueError(

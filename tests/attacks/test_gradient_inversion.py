@@ -286,6 +286,23 @@ def test_local_update_of_one_step_is_the_gradient_and_bad_batches_raise(digits, 
         inversion.local_update(loss, learning_rate=0.0, batch_size=2)
 
 
+def test_examples_that_are_clipped_each_send_the_mean_of_their_directions(digits, tanh_mlp):
+    params, apply = tanh_mlp
+    loss = inversion.soft_cross_entropy(apply)
+    x, y = digits[0][:3], digits[1][:3]
+    rows = [inversion.gradient(loss)(params, x[i : i + 1], y[i : i + 1]) for i in range(3)]
+    flat = np.stack([np.concatenate([np.ravel(v) for v in jax.tree.leaves(r)]) for r in rows])
+    expected = (flat / np.linalg.norm(flat, axis=1, keepdims=True)).mean(0)
+    sent = inversion.clipped(inversion.gradient(loss))(params, x, y)
+    found = np.concatenate([np.ravel(v) for v in jax.tree.leaves(sent)])
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+    # Their sum goes another way: an attacker who takes it for that looks for other examples.
+    whole = np.concatenate(
+        [np.ravel(v) for v in jax.tree.leaves(inversion.gradient(loss)(params, x, y))]
+    )
+    assert whole @ expected < 0.999 * np.linalg.norm(whole) * np.linalg.norm(expected)
+
+
 @pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
 def test_mean_restoration_finds_the_batch_mean_better_than_an_image(digits, tanh_mlp, key):
     # App. D of arXiv:2403.01268: one image is sought that explains the gradient of a whole batch.
