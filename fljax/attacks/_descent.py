@@ -1,4 +1,4 @@
-"""Adam, L-BFGS and Gauss-Newton as one scan, strict about dtypes: what all searches here use."""
+"""Adam and Gauss-Newton as one scan, strict about dtypes: what all searches here use."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -6,11 +6,9 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 
 T = TypeVar("T")
 _BETA1, _BETA2, _FLOOR = 0.9, 0.999, 1e-8
-_MEMORY = 20  # steps that L-BFGS remembers
 PRODUCTS = 50  # with the Jacobian, to a step of Gauss-Newton
 _DAMPING, _EASED, _DAMPED, _LEAST_DAMPING, _MOST_DAMPING = 1e-2, 0.2, 5.0, 1e-10, 1e4
 _SOLVED = 1e-12  # of the squared residual of a step's linear equations: below is float32's rounding
@@ -62,36 +60,6 @@ def adam(
     xs = (jnp.asarray(rates, jnp.float32), jnp.asarray(floors, jnp.float32), inputs)
     (last, _, _, best, least), _ = jax.lax.scan(step, carry, xs)
     return last, best, least
-
-
-def lbfgs(value: Callable[[T], jax.Array], start: T, num_steps: int) -> tuple[T, jax.Array]:
-    """(the variables with the least value seen, that value).
-
-    Args:
-      value: `variables -> []`.
-      start: pytree of float32 arrays.
-      num_steps: each with a search along its direction.
-
-    Source: Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization;
-      optax's, with its zoom line search.
-    """
-    solver = optax.lbfgs(memory_size=_MEMORY)
-    both = optax.value_and_grad_from_state(value)
-
-    def step(carry: Any, _: None) -> tuple[Any, None]:
-        variables, state, best, least = carry
-        now, grads = both(variables, state=state)
-        better = now < least
-        best = jax.tree.map(lambda new, old: jnp.where(better, new, old), variables, best)
-        moves, state = solver.update(grads, state, variables, value=now, grad=grads, value_fn=value)
-        moved = optax.apply_updates(variables, moves)
-        return (moved, state, best, jnp.where(better, now, least)), None
-
-    begin = (start, solver.init(start), start, jnp.full((), jnp.inf, jnp.float32))
-    (last, _, best, least), _ = jax.lax.scan(step, begin, None, length=num_steps)
-    now = value(last)
-    pick = lambda new, old: jnp.where(now < least, new, old)
-    return jax.tree.map(pick, last, best), pick(now, least)
 
 
 def gauss_newton(

@@ -16,13 +16,14 @@ import numpy as np
 
 import fljax_kernels
 from fljax import _validate
-from fljax.attacks import _descent
+from fljax.attacks import _descent, _lbfgs
 from fljax.types import LossFn, Params, PyTree
 
 Observe = Callable[[Params, jax.Array, jax.Array], PyTree]
 _DECAY_AT = (3 / 8, 5 / 8, 7 / 8)
 # The prior's weight, beside the upload's square, from the first step to the last.
 _PRIOR_PATH = (1e-2, 1e-8)
+_LOOKS = 1.25  # values and gradients that L-BFGS has to an iteration, as by default in torch
 _FLAT = 1e-2  # a difference of neighbours that total variation takes for none
 
 
@@ -46,13 +47,16 @@ class Settings:
     learning_rate: float = 0.1
     """Of Adam; times 0.1 at 3/8, 5/8 and 7/8 of the iterations."""
     optimizer: Literal["adam", "lbfgs", "gauss_newton"] = "adam"
-    """lbfgs: DLG's, which takes a search along each direction. gauss_newton: damped steps on the
-    difference of uploads itself, number by number; of distance cosine or l2, the sharpest with a
-    prior, and on smooth networks without. Neither has a use for learning_rate and signed, and both
-    clamp to the box at their end alone.
+    """lbfgs: DLG's, with a few trials along each direction, which may lead over what is worse.
+    gauss_newton: damped steps on the difference of uploads itself, number by number; of distance
+    cosine or l2, the sharpest with a prior, and on smooth networks without. Neither has a use for
+    learning_rate and signed, and both clamp to the box at their end alone.
     """
     num_iterations: int = 1000
-    """Steps of Adam, or of L-BFGS; of Gauss-Newton products with the Jacobian, 50 to a step."""
+    """Steps of Adam, each one value and gradient of the distance; of L-BFGS 1.25 of these (a budget
+    for directions and trials along them together, to the nearest whole number); of Gauss-Newton
+    products with the Jacobian, 50 to a step.
+    """
     signed: bool = True
     """Adam sees the sign of the gradient only."""
     num_restarts: int = 1
@@ -372,7 +376,8 @@ def invert(
         if settings.optimizer == "gauss_newton":
             return _by_gauss_newton(observe, params, target, y, variables, settings, prior)
         if settings.optimizer == "lbfgs":
-            best, loss = _descent.lbfgs(objective, project(variables), settings.num_iterations)
+            looks = round(_LOOKS * settings.num_iterations)
+            best, loss = _lbfgs.lbfgs(objective, project(variables), looks)
             best = project(best)
             return best["x"], jax.nn.softmax(best["y"]) if settings.fit_labels else y, loss
         both = lambda variables, _: jax.value_and_grad(objective)(variables)

@@ -6,7 +6,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import pytest
 
 from fljax.attacks import _descent
 
@@ -47,24 +46,6 @@ def test_signs_and_projections_are_respected():
     np.testing.assert_allclose(
         last, -0.25, rtol=1e-6
     )  # both, though their gradients differ by a million
-
-
-@pytest.mark.slow(reason="searches for long")
-def test_lbfgs_walks_a_bent_valley_to_its_end_and_keeps_the_best():
-    def valley(tree):
-        x, y = tree["x"], tree["y"]
-        return jnp.sum(100 * jnp.square(y - x * x) + jnp.square(1 - x))
-
-    start = {"x": jnp.asarray([-1.2, 0.5]), "y": jnp.asarray([1.0, -1.0])}
-    best, least = jax.jit(lambda s: _descent.lbfgs(valley, s, 60))(start)
-    np.testing.assert_allclose(best["x"], 1, atol=1e-3)
-    np.testing.assert_allclose(best["y"], 1, atol=2e-3)
-    assert float(least) == float(valley(best)) < 1e-6
-    one, value = _descent.lbfgs(valley, start, 1)
-    assert float(value) == float(valley(one)) < float(valley(start))
-    # A loss that is not finite is never the best.
-    wild = lambda x: jnp.where(x < 0.5, jnp.nan, jnp.square(x))
-    assert np.isfinite(_descent.lbfgs(wild, jnp.asarray(2.0), 5)[1])
 
 
 def test_gauss_newton_solves_least_squares_and_stands_still_where_they_are_solved():

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from fljax import data
-from fljax.attacks import _descent, analytic, metrics, victims
+from fljax import data, models
+from fljax.attacks import _descent, _lbfgs, analytic, metrics, victims
 from fljax.attacks import gradient_inversion as inversion
 from fljax.papers.channel.rounds import photographs
 
@@ -210,6 +210,32 @@ def test_gauss_newton_finds_label_distance_and_variation_too(ten_gradients, lene
     found = jax.jit(run)(*jax.tree.map(lambda v: v[:4], (uploads, jnp.zeros_like(y))))
     right = np.asarray(found.y[:, 0].argmax(-1) == y[:4, 0].argmax(-1))
     assert (right & (psnrs(found.x, x[:4])[:, None].reshape(4) > 25)).sum() >= 2
+
+
+@pytest.mark.slow(reason="inverts gradients of colour images")
+def test_lbfgs_climbs_over_the_jumps_of_a_gradient_of_relus(monkeypatch):
+    _, others = photographs()
+    picks = np.random.default_rng(0).choice(len(others["y"]), 4, False)
+    x, y = (
+        jnp.asarray(others["x"][picks])[:, None],
+        jax.nn.one_hot(jnp.zeros((4, 1), jnp.int32), 10),
+    )
+    net = models.create("cnn", example_shape=(32, 32, 3), num_classes=10, key=jax.random.key(0))
+    observe = inversion.gradient(inversion.soft_cross_entropy(net.apply))
+    uploads = jax.jit(jax.vmap(observe, (None, 0, 0)))(net.params, x, y)
+    settings = inversion.Settings(optimizer="lbfgs", num_iterations=300)
+
+    def found():
+        run = lambda u, k: inversion.invert(
+            observe, net.params, u, y, k, shape=(1, 32, 32, 3), settings=settings
+        )
+        return jax.jit(run)(uploads, jax.random.key(0))
+
+    climbing = found()
+    monkeypatch.setattr(_lbfgs, "_ENDS", 1)
+    caught = found()
+    assert np.mean(psnrs(climbing.x, x)) > np.mean(psnrs(caught.x, x)) + 5
+    assert np.median(climbing.loss) < 0.5 * np.median(caught.loss)
 
 
 def test_a_gaussian_prior_has_the_moments_of_its_examples():
