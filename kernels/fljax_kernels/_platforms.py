@@ -32,11 +32,9 @@ def cpu_alone() -> bool:
     return candidates() == ("cpu",)
 
 
-def split_off(platform: str) -> list[tuple[str, ...]]:
-    """The candidates as groups: the platform alone, where it is one of them, and the others."""
-    here = candidates()
-    groups = [tuple(p for p in here if p == platform), tuple(p for p in here if p != platform)]
-    return [group for group in groups if group]
+def tpu_alone() -> bool:
+    """Whether what is traced here is for TPUs, and for nothing else."""
+    return candidates() == ("tpu",)
 
 
 def named(platform: str | None) -> str:

@@ -513,7 +513,7 @@ def _choose(loss: LoopFriendly, batch: Batch, plan: Plan | None) -> Any:
         return MaterializedRows(loss, batch, f"at most {SMALL} numbers")
     taps = Taps(loss, batch, plan)
     share = taps.plan.body.held_anyway() / num_params
-    if share >= HELD_ANYWAY:
+    if share >= HELD_ANYWAY and not _platforms.tpu_alone():
         return MaterializedRows(
             loss, batch, f"{share:.0%} of each row would be held anyway, as small as its records"
         )

@@ -1,6 +1,7 @@
 """An engine for each platform: forms of products are chosen where the program is lowered."""
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -40,43 +41,43 @@ class ByPlatform:
     ):
         self._make, self._alike, self._trace = make, alike, trace
         self._used: dict[Any, Engine] = {}
-        self._pairs: tuple[Any, list[Engine]] | None = None  # by whom
+        self._found: tuple[Any, dict[str, Engine]] | None = None  # by whom
         self._seen: tuple[Any, jax.Array, Any] | None = None  # by whom; values and auxiliaries
 
     def take(self, product: Product) -> Any:
         """`product(engine)`."""
-        groups = _platforms.split_off("cpu")
-        if self._alike or len(groups) == 1:
-            key = _platforms.candidates()
+        key = _platforms.candidates()
+        if self._alike or len(key) == 1:
             if key not in self._used:
                 self._used[key] = self._make(None)
             return product(self._used[key])
-        cpus, others = map(_drawing_anew, self._one_for_each(groups))
+        engines = {name: _drawing_anew(one) for name, one in self._one_for_each().items()}
+        forms = {name: functools.partial(product, engine) for name, engine in engines.items()}
+        return _platforms.choose(default=forms[key[-1]], **forms)
 
-        def for_cpus() -> Any:
-            return product(cpus)
-
-        def for_others() -> Any:
-            return product(others)
-
-        return _platforms.choose(cpu=for_cpus, default=for_others)
-
-    def _one_for_each(self, groups: list[tuple[str, ...]]) -> list[Engine]:
-        """Engines that have computed nothing but the pass that they share, if they do.
+    def _one_for_each(self) -> dict[str, Engine]:
+        """Engines by platform, that have computed nothing but the passes that they share.
 
         Made here, not in a branch: a plan's constants and a shared pass are values that every
         branch may read.
         """
-        state = jaxprs.trace_state(), _platforms.candidates()
-        if self._pairs is None or self._pairs[0] != state:
-            traced, engines = self._trace(), []
-            for group in groups:
-                with _platforms.only(*group):
-                    engines.append(self._make(None if traced is None else traced.plan()))
-            if engines[0].has_pass_of(engines[1]):
-                engines[0]._pass = engines[1]._pass = _drawing_anew(engines[0])._pass
-            self._pairs = state, engines
-        return self._pairs[1]
+        names = _platforms.candidates()
+        state = jaxprs.trace_state(), names
+        if self._found is None or self._found[0] != state:
+            traced, engines = self._trace(), {}
+            for name in names:
+                with _platforms.only(name):
+                    engines[name] = self._make(None if traced is None else traced.plan())
+            for at, name in enumerate(names):
+                engine = engines[name]
+                alike = [engines[other] for other in names[at + 1 :]]
+                alike = [other for other in alike if engine.has_pass_of(other)]
+                if alike and "_pass" not in engine.__dict__:
+                    engine._pass = _drawing_anew(engine)._pass
+                for other in alike:
+                    other._pass = engine._pass
+            self._found = state, engines
+        return self._found[1]
 
     def take_with_values(self, product: Product) -> Any:
         """The same, and its pass's values and auxiliaries are kept for `values` and `aux`."""

@@ -295,7 +295,8 @@ class ConvProduct(Product):
 
     def _with(self, **changes: Any) -> Product:
         self._x = self.x
-        return super()._with(**changes)
+        # Squares would be those of the input.
+        return super()._with(**{"squares": None, **changes})
 
 
 def _patches(x: jax.Array, kernel: Any, out: Any, params: Any, split: tuple[int, ...]) -> jax.Array:

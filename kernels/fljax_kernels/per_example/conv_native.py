@@ -25,6 +25,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fljax_kernels import _platforms
+from fljax_kernels.per_example import tpu
 from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.conv import ConvProduct
 from fljax_kernels.per_example.reference import column, flat, sum_of_squares, wide
@@ -34,6 +35,7 @@ from fljax_kernels.per_example.terms import (
     READS,
     einsum,
     gram_squares,
+    room_for_rounding,
 )
 
 CACHED_ON_GPUS = 2**23  # floats of copies of the input and the cotangent
@@ -51,10 +53,17 @@ class NativeConv(ConvProduct):
         padded, out = self._positions()
         pairs = padded**2 + (math.prod(self._window) + 2) * out**2
         one = self._params["feature_group_count"] == 1 and self._plain[0].shape[1] == 1
+        by_pairs = one and bool(self._window)
+        if _platforms.tpu_alone():
+            work = out * row * self._plain[0].shape[1]
+            work_of_pairs = padded**2 * self.sizes[4] + out**2 * self.sizes[3]
+            found = tpu.forms(x, y, work, row, pairs, work_of_pairs, self._exact)
+            found["gram"] = found.pop("pairs") if by_pairs else math.inf
+            return found
         return {
             "held": READS * row,
             "rows": (READS - 1) * row + again,
-            "gram": pairs + again if one and self._window else math.inf,
+            "gram": pairs + again if by_pairs else math.inf,
         }
 
     @functools.cached_property
@@ -78,8 +87,26 @@ class NativeConv(ConvProduct):
         spatial = jax.eval_shape(self._padded).shape[1:-1]
         return math.prod(spatial), math.prod(self.y.shape[self.y.ndim - len(self._window) :])
 
+    @property
+    def _exact(self) -> bool:
+        return all(z.dtype == jnp.bfloat16 for z in self._plain)
+
     def compute_rows(self) -> tuple[jax.Array, jax.Array]:
         """Rows `[B, *kernel]`, in the kernel's own order, and the sums of their squares."""
+        rows, good = self._rows_and_good()
+        rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, rows.dtype))
+        return rows, sum_of_squares(flat(rows), 1)
+
+    def _squares_as_made(self) -> jax.Array:
+        rows, good = self._rows_and_good()
+        squares = sum_of_squares(rows, *range(1, rows.ndim))
+        of_x, of_y = self.squares or (sum_of_squares(flat(z), 1) for z in self._plain)
+        # Each entry of the kernel sees each number of the input once at most.
+        room = room_for_rounding(math.prod(self._window) * of_x, of_y)
+        return jnp.where(good, squares + room, jnp.full((), jnp.nan, squares.dtype))
+
+    def _rows_and_good(self) -> tuple[jax.Array, jax.Array]:
+        """Rows of what is finite, and whether all was, `[B]`."""
         inputs, cotangent = self._plain
         dtype = wide(inputs.dtype, cotangent.dtype)
         axes = varying_axes(inputs, cotangent)
@@ -87,7 +114,7 @@ class NativeConv(ConvProduct):
 
         # Held rows are what is added up, however rounded. Where the sum is made anew it must be as
         # exact as the norm.
-        precision = None if self.held else HIGHEST
+        precision = None if self.held or self._exact else HIGHEST
 
         def one(x: jax.Array, y: jax.Array) -> jax.Array:
             convolve = functools.partial(self._convolve, x[None], precision=precision)
@@ -96,15 +123,17 @@ class NativeConv(ConvProduct):
         # Example by example is one grouped convolution, which XLA may make of products with zeros
         # in place of other groups: a NaN would go to all examples.
         pair = [z.astype(dtype) for z in (inputs, cotangent)]
-        good = jnp.all(jnp.stack([_finite(z) for z in pair]), axis=0)
+        if self.squares is None:
+            good = jnp.all(jnp.stack([_finite(z) for z in pair]), axis=0)
+        else:
+            good = jnp.isfinite(self.squares[0]) & jnp.isfinite(self.squares[1])
         clean = [jnp.where(jnp.isfinite(z), z, jnp.zeros((), dtype)) for z in pair]
         rows = _platforms.choose(
             *clean,
             default=self._rows_by_products,
             tpu=jax.vmap(one),
         )
-        rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, dtype))
-        return rows, sum_of_squares(flat(rows), 1)
+        return rows, good
 
     def _rows_by_products(self, x: jax.Array, y: jax.Array) -> jax.Array:
         size, by_rows = x.shape[0], self._less_by_rows
@@ -143,7 +172,11 @@ class NativeConv(ConvProduct):
         return self._held_rows[0]
 
     def squared_norms(self) -> jax.Array:
-        return self._gram_squares() if self.form == "gram" else self._held_rows[1]
+        if self.form == "gram":
+            return self._gram_squares()
+        if self.form == "rows" and _platforms.tpu_alone():
+            return self._squares_as_made()
+        return self._held_rows[1]
 
     def _gram_squares(self) -> jax.Array:
         x, y = self._padded(), jnp.moveaxis(self.y[:, 0], 1, -1)
@@ -176,6 +209,9 @@ class NativeConv(ConvProduct):
         padded, out = self._positions()
         channels, features = self.sizes[4], math.prod(self.y.shape[2:]) // max(out, 1)
         moved = ", ".join(f"{name} {size * n / 2**18:.3g}" for name, n in self.moved.items())
+        moved = f" (MiB moved: {moved})"
+        if _platforms.tpu_alone():
+            moved = tpu.said(self.moved, size)
         work: Any = size * out * row
         what = {
             "held": "rows, kept for the sum",
@@ -185,7 +221,7 @@ class NativeConv(ConvProduct):
         if self.form == "gram":
             work = size * (padded**2 * channels + out**2 * features)
         bytes_held = 4 * size * row if self.form == "held" else 0
-        return f"{self.note} {self._kernel_shape}: {what} (MiB moved: {moved})", work, bytes_held
+        return f"{self.note} {self._kernel_shape}: {what}{moved}", work, bytes_held
 
 
 def _finite(z: jax.Array) -> jax.Array:

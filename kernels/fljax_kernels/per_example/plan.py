@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from fljax_kernels.per_example import jaxprs
 
@@ -63,6 +64,7 @@ class Site(NamedTuple):
     var: Any
     tap: int
     records: tuple[int, ...]
+    rounds: bool = False
 
 
 class Promotion(NamedTuple):
@@ -74,11 +76,12 @@ class Promotion(NamedTuple):
 
 
 class Tap(NamedTuple):
-    """lengths: of the loops around it, outermost first."""
+    """lengths: of the loops around it, outermost first. rounds: on a TPU, with its squares."""
 
     lengths: tuple[int, ...]
     shape: tuple[int, ...]
     dtype: Any
+    rounds: bool = False
 
 
 @dataclasses.dataclass
@@ -97,7 +100,9 @@ class Body:
     lengths: list[int]
     infos: dict[Any, Info] = dataclasses.field(default_factory=dict)
     taps: dict[Any, int] = dataclasses.field(default_factory=dict)
-    records: dict[Any, int] = dataclasses.field(default_factory=dict)
+    rounded_taps: dict[Any, int] = dataclasses.field(default_factory=dict)
+    records: dict[tuple[Any, bool], int] = dataclasses.field(default_factory=dict)
+    rounded: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     promotions: dict[tuple[Any, int], Promotion] = dataclasses.field(default_factory=dict)
     promoted: dict[Any, int] = dataclasses.field(default_factory=dict)
     sites: list[Site] = dataclasses.field(default_factory=list)
@@ -223,15 +228,19 @@ class Planner:
         if rule == "product" and self.in_place and body.rows_are_less(eqn, k, _bytes):
             self._promote(body, (index, k), eqn.invars[k], narrow=True)
             return
-        tap = self._tap_result(body, uses, eqn.outvars[0])
         records: tuple[int, ...] = ()
+        rounds = not self.in_place and rule in ("product", "conv") and _rounds_on_tpus(eqn)
         if rule != "add":
-            records = tuple(
-                self._record(body, atom)
-                for j, atom in enumerate(eqn.invars)
-                if j != k and infos[j].example
-            )
-        body.sites.append(Site(rule, eqn, k, eqn.invars[k], tap, records))
+            met = [j for j, info in enumerate(infos) if j != k and info.example]
+            records = tuple(self._record(body, eqn.invars[j], rounds) for j in met)
+            body.rounded.update((index, j) for j in met if rounds)
+        if rounds and not body.loops:
+            # Of its own: rounded, what a sum passes on would be rounded for all that is added.
+            tap = self._new_tap(body, eqn.outvars[0], rounds=True)
+            body.rounded_taps[eqn.outvars[0]] = tap
+        else:
+            tap = self._tap_result(body, uses, eqn.outvars[0])
+        body.sites.append(Site(rule, eqn, k, eqn.invars[k], tap, records, rounds))
 
     def _tap_result(self, body: Body, uses: Any, var: Any) -> int:
         """A tap on var, or further down where the cotangent is still the same: an LSTM's gates
@@ -248,17 +257,17 @@ class Planner:
             body.taps[var] = self._new_tap(body, var)
         return body.taps[var]
 
-    def _new_tap(self, body: Body, var: Any) -> int:
-        self.taps.append(
-            Tap(tuple(self.lengths[loop] for loop in body.loops), var.aval.shape, var.aval.dtype)
-        )
+    def _new_tap(self, body: Body, var: Any, *, rounds: bool = False) -> int:
+        lengths = tuple(self.lengths[loop] for loop in body.loops)
+        self.taps.append(Tap(lengths, var.aval.shape, var.aval.dtype, rounds))
         return len(self.taps) - 1
 
-    def _record(self, body: Body, atom: Any) -> int:
-        if atom not in body.records:
-            body.records[atom] = self.num_records
+    def _record(self, body: Body, atom: Any, rounded: bool) -> int:
+        key = atom, rounded
+        if key not in body.records:
+            body.records[key] = self.num_records
             self.num_records += 1
-        return body.records[atom]
+        return body.records[key]
 
     def _promote(
         self, body: Body, where: tuple[Any, int], var: Any, *, narrow: bool = False
@@ -397,6 +406,14 @@ def _rule(eqn: Any, trained: list[int], infos: list[Info]) -> str | None:
         first_only = sizes[0] == 1 and sizes[1:] == shape[1:] and infos[1].example
         return "gather" if first_only and not any(info.example for info in infos[2:]) else None
     return None
+
+
+def _rounds_on_tpus(eqn: Any) -> bool:
+    """Whether a TPU's matrix unit takes a product's operands as bfloat16."""
+    asked = eqn.params["precision"]
+    asked = asked if isinstance(asked, tuple) else (asked,)
+    single = all(atom.aval.dtype == jnp.float32 for atom in (*eqn.invars, *eqn.outvars))
+    return single and all(one in (None, lax.Precision.DEFAULT) for one in asked)
 
 
 def _is_float(var: Any) -> bool:

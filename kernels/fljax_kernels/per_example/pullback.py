@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from fljax_kernels import _platforms
+from fljax_kernels import _platforms, _rounding
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import fresh_keys
 from fljax_kernels.per_example.conv import ConvProduct
@@ -79,8 +79,19 @@ def vmap_loops(fun: Any, loops: Sequence[int], of_arguments: Sequence[Sequence[i
     return fun
 
 
-def site_term(site: Site, body: Body, cotangent: jax.Array, records: Sequence[jax.Array]) -> Any:
+def site_term(site: Site, body: Body, cotangent: Any, records: Sequence[Any]) -> Any:
     """The per-example gradient of a site's shared operand."""
+    squares = None
+    if site.rounds:
+        (record, of_x), of_y = records[0], None
+        if not body.loops:
+            cotangent, of_y = cotangent
+        if _platforms.tpu_alone():
+            if of_y is None:
+                cotangent = _rounding.to_bfloat16(cotangent)
+            else:
+                cotangent, squares = cotangent.astype(jnp.bfloat16), (of_x, of_y)
+        records = [record]
     varying = body.info(site.var).loops
     fixed = [k for k, loop in enumerate(body.loops) if loop not in varying]
     shape = site.var.aval.shape
@@ -96,11 +107,13 @@ def site_term(site: Site, body: Body, cotangent: jax.Array, records: Sequence[ja
     if site.rule == "product":
         (batch, free, result) = _product_labels(site, loops)
         out = tuple(1 + k for k, loop in enumerate(body.loops) if loop in varying) + tuple(free)
-        return Product(records[0], batch, cotangent, result, out, note="product")
+        return Product(records[0], batch, cotangent, result, out, note="product", squares=squares)
     if site.rule == "conv":
         if varying:
             return _stacked_conv(site, body, cotangent, records[0])
-        return _convolution(records[0], cotangent, shape, site.eqn.params, loops)
+        found = _convolution(records[0], cotangent, shape, site.eqn.params, loops)
+        found.squares = squares
+        return found
     return _lookup(site, body, cotangent, records[0])
 
 

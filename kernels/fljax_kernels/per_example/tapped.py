@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _rounding
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import make_varying, varying_axes
 from fljax_kernels.per_example.plan import Body, Planner
@@ -24,9 +25,30 @@ def _tap_jvp(primals: Any, tangents: Any) -> Any:
     return primals[0], tangents[0] + tangents[1]
 
 
-def zero_taps(planner: Planner) -> dict[int, jax.Array]:
-    """One zero per tap, with the loops around it as leading axes."""
-    return {k: jnp.zeros(t.lengths + t.shape, t.dtype) for k, t in enumerate(planner.taps)}
+@jax.custom_vjp
+def rounded_tap(value: jax.Array, zeros: tuple[jax.Array, jax.Array]) -> jax.Array:
+    """Value, whose cotangent goes on as `_rounding.rounded` gives it. That and the sum of its
+    squares are the zeros'.
+    """
+    del zeros
+    return value
+
+
+def _cotangents(_: None, cotangent: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    found = _rounding.rounded(cotangent)
+    return found[0], found
+
+
+rounded_tap.defvjp(lambda value, zeros: (value, None), _cotangents)
+
+
+def zero_taps(planner: Planner) -> dict[int, Any]:
+    """A zero for each tap, with the loops around it as leading axes; two for one that rounds."""
+    zeros: dict[int, Any] = {}
+    for k, t in enumerate(planner.taps):
+        zero = jnp.zeros(t.lengths + t.shape, t.dtype)
+        zeros[k] = (zero, jnp.zeros((), t.dtype)) if t.rounds else zero
+    return zeros
 
 
 def run(
@@ -36,14 +58,24 @@ def run(
     env: dict[Any, Any] = {}
     records: dict[int, Any] = {}
     tapped: dict[int, Any] = {}
+    rounded_env: dict[Any, Any] = {}
 
     def write(var: Any, value: Any) -> None:
+        if var in body.rounded_taps:
+            value = rounded_tap(value, taps[body.rounded_taps[var]])
         env[var] = tap(value, taps[body.taps[var]]) if var in body.taps else value
 
     def read(atom: Any) -> Any:
         return atom.val if jaxprs.is_literal(atom) else env[atom]
 
+    def rounded(atom: Any) -> Any:
+        if atom not in rounded_env:
+            rounded_env[atom] = _rounding.rounded(env[atom])
+        return rounded_env[atom]
+
     def operand(where: tuple[Any, int], atom: Any) -> Any:
+        if where in body.rounded:
+            return rounded(atom)[0]
         promotion = body.promotions.get(where)
         if promotion is None:
             return read(atom)
@@ -68,7 +100,8 @@ def run(
         for var, value in zip(eqn.outvars, results, strict=True):
             write(var, env[body.aliases[var]] if var in body.aliases else value)
     # Records are data: no derivative of them is wanted.
-    records |= {record: jax.lax.stop_gradient(env[var]) for var, record in body.records.items()}
+    for (var, is_rounded), record in body.records.items():
+        records[record] = jax.lax.stop_gradient(rounded(var) if is_rounded else env[var])
     return [operand(("out", k), atom) for k, atom in enumerate(body.jaxpr.outvars)], records
 
 
@@ -107,12 +140,16 @@ def _run_cond(
         shapes |= jax.eval_shape(functools.partial(run, child), operands, mine)[1]
     # Inside shard_map what a branch gives differs between devices, as its operands do: so must
     # zeros and constants.
-    axes = varying_axes(*operands, *mine.values())
+    axes = varying_axes(*operands, *jax.tree.leaves(mine))
 
     def branch(child: Body) -> Any:
         def taken(operands: list[Any], mine: dict[int, Any]) -> tuple[list[Any], dict[int, Any]]:
             results, records = run(child, operands, mine)
-            absent = {k: jnp.zeros(s.shape, s.dtype) for k, s in shapes.items() if k not in records}
+            absent = {
+                k: jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), s)
+                for k, s in shapes.items()
+                if k not in records
+            }
             return jax.tree.map(lambda x: make_varying(x, axes), (results, records | absent))
 
         return taken
@@ -131,7 +168,7 @@ def _run_remat(
 
 def all_taps(body: Body) -> set[int]:
     """The taps of a body and of the bodies in it."""
-    own = set(body.taps.values()) | set(body.promoted.values())
+    own = {*body.taps.values(), *body.rounded_taps.values(), *body.promoted.values()}
     return own.union(
         *(all_taps(child) for children in body.children.values() for child in children)
     )

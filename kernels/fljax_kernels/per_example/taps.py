@@ -67,7 +67,7 @@ class Plan:
     def evaluate(self, batch: Batch) -> tuple[Any, Any, Any]:
         """(losses and auxiliaries, records, tap cotangents), each with leading axis B."""
         axes = varying_axes(*batch.leaves, *jax.tree.leaves(batch.examples))
-        zeros = {k: make_varying(z, axes) for k, z in zero_taps(self.planner).items()}
+        zeros = jax.tree.map(lambda z: make_varying(z, axes), zero_taps(self.planner))
 
         def one(example: Any) -> Any:
             def tapped(taps: dict[int, Any]) -> Any:
@@ -85,6 +85,13 @@ class Plan:
         """What each leaf's per-example gradient is the sum of: one term, or several with a form for
         each pair.
         """
+        if _platforms.tpu_alone():  # as they are: so many digits they have
+            records = {
+                k: (record[0].astype(jnp.bfloat16), record[1])
+                if isinstance(record, tuple)
+                else record
+                for k, record in records.items()
+            }
         examples = [None] * (len(self.body.jaxpr.invars) - self.num_leaves)
         shared = SharedValues(self.body, [*batch.leaves, *examples])
         terms = pull_back(self.body, shared, cotangents, records)
@@ -206,9 +213,10 @@ class Taps:
     @functools.cached_property
     def _small(self) -> SideBySide | None:
         """Biases, scales and the like as one array: models have many, and each operation takes
-        compile time. Not where they may be cut into parts, which would be gathered.
+        compile time. Not where they may be cut into parts, which would be gathered; nor on a TPU,
+        where the array is written once for each of them.
         """
-        if self._spread:
+        if self._spread or _platforms.tpu_alone():
             return None
         chosen = {
             k: terms[0].data

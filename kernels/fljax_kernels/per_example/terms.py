@@ -17,7 +17,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from fljax_kernels import _meshes, _platforms
+from fljax_kernels import _meshes, _platforms, _rounding
+from fljax_kernels.per_example import tpu
 from fljax_kernels.per_example.reference import (
     drop_rows,
     flat,
@@ -124,6 +125,7 @@ class Product:
 
     moves: what the labelled result goes through at the end, (shape, order) pairs: a reshape, then a
     transposition. Norms do not see them, a sum goes through them once.
+    squares: `[B]` each, the sums of those of x and of y where they are known.
     """
 
     def __init__(
@@ -135,10 +137,11 @@ class Product:
         out: Any,
         moves: Moves = (),
         note: str = "product",
+        squares: tuple[jax.Array, jax.Array] | None = None,
     ):
         self._x, self.y = x, y
         self.x_labels, self.y_labels, self.out = tuple(x_labels), tuple(y_labels), tuple(out)
-        self.note = note
+        self.note, self.squares = note, squares
         self._moves = moves
 
     @property
@@ -187,10 +190,32 @@ class Product:
         s, n, p, q = self.extents
         if self.spread:
             return False
+        if _platforms.tpu_alone():
+            return n > 1 and self.form == "held"
         if not _platforms.cpu_alone():
             return n > 1 and READS * p * q <= PAIRS * n * n + AGAIN * n * (p + q)
         allowed = 2 if self.y.shape[0] * s * p * q <= FEW else 1
         return n > 1 and p * q <= allowed * n * (p + q)
+
+    @functools.cached_property
+    def modelled(self) -> dict[str, float]:
+        """Seconds of a TPU for one example's norm and sum, by form, if it sums positions."""
+        _, n, p, q = self.extents
+        return tpu.forms(n * p, n * q, n * p * q, p * q, n * n, n * n * (p + q), self._exact)
+
+    @property
+    def _exact(self) -> bool:
+        """Products of what meets are float32 as they are."""
+        return self.y.dtype == jnp.bfloat16 and (self._x is None or self._x.dtype == jnp.bfloat16)
+
+    @functools.cached_property
+    def form(self) -> str:
+        """Of least modelled cost on a TPU."""
+        return min(self.modelled, key=self.modelled.__getitem__)
+
+    @property
+    def _squared_as_made(self) -> bool:
+        return _platforms.tpu_alone() and not self.spread and self.form == "rows"
 
     @functools.cached_property
     def spread(self) -> bool:
@@ -268,10 +293,21 @@ class Product:
         if self.in_turn:
             return self._squares_in_turn()
         x, y = self.canonical
+        if self.extents[:2] == (1, 1) and self.squares is not None:
+            return _never_less(*self.squares)
         if self.extents[1] == 1:
             return jnp.sum(_never_less(sum_of_squares(x, 3), sum_of_squares(y, 3)), axis=(1, 2))
+        if self._squared_as_made:
+            return self._squares_as_made()
         dots = _dots(x, y, x, y)
         return jnp.sum(gram_squares(*dots), axis=(1, 2, 3))
+
+    def _squares_as_made(self) -> jax.Array:
+        """Of rows that no memory sees: the product that makes them adds up their squares."""
+        x, y = self.canonical
+        rows = einsum(x, (0, 1, 2, 3), y, (0, 1, 2, 4), (0, 1, 3, 4), precision=HIGHEST)
+        squares = self.squares or (sum_of_squares(x, 1, 2, 3), sum_of_squares(y, 1, 2, 3))
+        return sum_of_squares(rows, 1, 2, 3) + room_for_rounding(*squares)
 
     def _squares_in_turn(self) -> jax.Array:
         x, y = (jnp.moveaxis(z, 1, 0) for z in self.canonical)
@@ -367,15 +403,21 @@ class Product:
         size = self.y.shape[0] * s
         what = f"{self.note} {p} x {q}" + (f", {s} stacked" if s > 1 else "") + f", {n} summed: "
         if self.held:
-            return what + "rows, kept for the sum", size * (n + 1) * p * q, 4 * size * p * q
+            said = tpu.said(self.modelled, size) if _platforms.tpu_alone() else ""
+            what += "rows, kept for the sum" + said
+            return what, size * (n + 1) * p * q, 4 * size * p * q
         if self.in_turn:
             return what + "rows, layer by layer", size * n * p * q, 4 * self.y.shape[0] * p * q
         if n == 1:
             return what + "|x|^2 |y|^2", size * (p + q), 0
+        if self._squared_as_made:
+            return what + tpu.SQUARED + tpu.said(self.modelled, size), size * n * p * q, 0
         return what + "Gram", size * n * n * (p + q), 0
 
     def scale(self, factor: jax.Array) -> "Product":
-        return self._with(y=self.y * factor.astype(self.y.dtype))
+        y = self.y.astype(wide(self.y.dtype)) * factor.astype(wide(self.y.dtype))
+        exact = self.y.dtype == jnp.bfloat16
+        return self._with(y=_rounding.to_bfloat16(y) if exact else y.astype(self.y.dtype))
 
     def _with(self, **changes: Any) -> "Product":
         fields = dict(
@@ -385,6 +427,7 @@ class Product:
             y_labels=self.y_labels,
             out=self.out,
             moves=self._moves,
+            squares=None if "x" in changes or "y" in changes else self.squares,
         )
         return Product(**(fields | changes), note=self.note)
 
@@ -650,6 +693,13 @@ def gram_squares(of_x: jax.Array, of_y: jax.Array) -> jax.Array:
     by it.
     """
     return lax.add(_never_less(of_x, of_y), ROUNDING * lax.abs(lax.mul(of_x, of_y)))
+
+
+def room_for_rounding(of_x: jax.Array, of_y: jax.Array) -> jax.Array:
+    """What a squared norm may lose, of the sums of squares of all that meets: norm and sum are
+    added up in different orders, and positions may cancel.
+    """
+    return ROUNDING * of_x * of_y + LOST * (of_x + of_y)
 
 
 def _never_less(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -211,7 +211,8 @@ def test_all_forms_for_accelerators_are_exact(monkeypatch, name, form):
         grads = per_example_grads(loss, method="taps")
         return grads(params, batch).row_norms(), grads(params, spoilt).rmatvec(weights)
 
-    with _platforms.only(platform or "cuda"):
+    # By default a TPU's forms round operands, as its products do.
+    with _platforms.only(platform or "cuda"), jax.default_matmul_precision("highest"):
         norms, total = both(params, batch, spoilt, weights)
     with jax.enable_x64(True):
         wide = [np.asarray(z, np.float64) for z in (params, batch)]
@@ -221,6 +222,43 @@ def test_all_forms_for_accelerators_are_exact(monkeypatch, name, form):
     np.testing.assert_allclose(
         np.ravel(total), np.asarray(weights) @ rows, atol=1e-5 * np.abs(rows).max()
     )
+
+
+@pytest.mark.parametrize("form", ["held", "rows"])
+@pytest.mark.parametrize("name", ["strided", "dilated_input"])
+def test_on_a_tpu_rows_are_those_of_operands_rounded_to_bfloat16(monkeypatch, name, form):
+    """In float64, the rounding by hand, of the input and of the cotangent that it leads to."""
+    monkeypatch.setattr(conv_native.NativeConv, "form", form)
+    shape, _, spec, options = ALL[name]
+    options = {"window_strides": (1,) * (len(shape) - 2), "padding": "SAME"} | options
+    loss, params, batch = case(name)
+    spoilt = np.array(batch)
+    spoilt[1] = np.nan
+    weights = np.array([1, 0, *range(3, 1 + B)], np.float32)
+    with _platforms.only("tpu"):
+        grads = per_example_grads(loss, method="taps")
+        norms = grads(params, batch).row_norms()
+        total = grads(params, spoilt).rmatvec(weights)
+
+    def rounded(z):
+        return np.asarray(z, np.float32).astype(jnp.bfloat16).astype(np.float64)
+
+    with jax.enable_x64(True):
+        rows = []
+        for example in rounded(batch):
+
+            def convolve(params, example=example):
+                return jax.lax.conv_general_dilated(
+                    example, params, dimension_numbers=spec, **options
+                )
+
+            out, back = jax.vjp(convolve, np.asarray(params, np.float64))
+            y = jax.grad(lambda z: 0.5 * jnp.mean(jnp.sin(z) + jnp.square(z)))(out)
+            rows.append(np.ravel(back(jnp.asarray(rounded(y)))[0]))
+    rows = np.array(rows)
+    # Rounding what is exact would move them by 2^-9.
+    np.testing.assert_allclose(norms, np.linalg.norm(rows, axis=1), rtol=2e-5)
+    np.testing.assert_allclose(np.ravel(total), weights @ rows, atol=1e-5 * np.abs(rows).max())
 
 
 def test_accelerators_take_the_form_that_moves_fewest_numbers():

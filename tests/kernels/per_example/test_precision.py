@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from fljax_kernels import _platforms, per_example_grads
+from fljax_kernels import _platforms, _rounding, per_example_grads
 from fljax_kernels.per_example import api, terms
 from fljax_kernels.per_example import conv as conv_term
 
@@ -93,10 +93,11 @@ def norms_of_clipped_rows(name, bits, platform="cuda", method="taps"):
         "held_rows-tf32",
         "pairs_of_positions-bfloat16",
         "convolution_held-float32",
+        "pairs_of_positions tpu-bfloat16",
     ],
 )
 @pytest.mark.parametrize("kind", MANTISSA)
-@pytest.mark.parametrize("name", [*CASES, "convolution_held tpu"])
+@pytest.mark.parametrize("name", [*CASES, *(f"{name} tpu" for name in CASES)])
 def test_a_clipped_row_is_within_its_bound_however_products_round(name, kind):
     # Each row is scaled to the bound itself. 1e-5 is the margin that `sensitivity` states.
     name, _, platform = name.partition(" ")
@@ -114,6 +115,20 @@ def test_a_norm_and_a_sum_of_differently_rounded_operands_break_the_bound(monkey
     with jax.default_matmul_precision("default"):
         norms = norms_of_clipped_rows(name, MANTISSA["bfloat16"])
     assert norms.max() > CLIP * (1 + 1e-5)
+
+
+def test_on_a_tpu_a_norm_of_operands_before_they_are_rounded_breaks_the_bound(monkeypatch):
+    found = norms_of_clipped_rows("one_position", MANTISSA["bfloat16"], "tpu")
+    assert found.max() <= CLIP * (1 + 1e-5)
+    rounds = _rounding._on_tpus
+
+    def squares_before(x, *, lead):
+        axes = tuple(range(lead, x.ndim))
+        return [rounds(x, lead=lead)[0], jnp.sum(jnp.square(x), axis=axes)]
+
+    monkeypatch.setattr(_rounding, "_on_tpus", squares_before)
+    found = norms_of_clipped_rows("one_position", MANTISSA["bfloat16"], "tpu")
+    assert found.max() > CLIP * (1 + 1e-5)
 
 
 @pytest.mark.parametrize("name", ["pairs_of_positions"])
