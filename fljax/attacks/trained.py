@@ -63,9 +63,9 @@ class Trained(NamedTuple):
     apply: `(params, x) -> logits`. params: leaves `[1 + S, ...]`. pool: {"x", "y"}, leaves `[N,
     ...]`. included: bool `[1 + S, N]`, of which row 0 is what is asked. population: {"x", "y"} that
     no model was trained on. passed: leaves `[1 + S, 1 + rounds, ...]`, of every model before each
-    round and after the last; None: nobody kept them. loss: what was trained by, which goes with
-    that. subjects: int `[N]`, whose each example of the pool is, from 0; None: each is of a subject
-    of its own.
+    round and after the last; None: nobody kept them. loss: what was trained by, for attacks that
+    take gradients. subjects: int `[N]`, whose each example of the pool is, from 0; None: each is of
+    a subject of its own.
     """
 
     apply: Apply
@@ -178,42 +178,23 @@ def _exposure(given: Trained, key: jax.Array) -> np.ndarray:
     return membership.exposure(pool, others)
 
 
-def _attack_network(inside: bool) -> "Attack":
-    """Learnt from the attacker's first own model, whose members it knows: from outputs alone, or
-    from the last layer's gradient, too.
-    """
-
-    def scores(given: Trained, key: jax.Array) -> np.ndarray:
-        last = _last_layer(given) if inside else None
-        seen = jax.jit(
-            lambda p: white_box.features(
-                given.apply, p, given.pool["x"], given.pool["y"], last_layer=last
-            )
-        )
-        score = white_box.fit(seen(given.model(1)), given.included[1], key)
-        return np.asarray(score(seen(given.model(0))), np.float64)
-
-    return scores
+def _attack_network(given: Trained, key: jax.Array) -> np.ndarray:
+    """Learnt from the outputs of the attacker's first own model, whose members it knows."""
+    x, y = given.pool["x"], given.pool["y"]
+    seen = jax.jit(lambda p: white_box.features(given.apply, p, x, y, last_layer=None))
+    score = white_box.fit(seen(given.model(1)), given.included[1], key)
+    return np.asarray(score(seen(given.model(0))), np.float64)
 
 
-def _last_layer(given: Trained) -> str:
-    """Whose leaves end in as many numbers as there are classes: the layer "logits", or the one."""
-    answers = jax.eval_shape(given.apply, given.model(0), given.pool["x"][0]).shape[-1:]
-    params = given.params if isinstance(given.params, dict) else {}
-    names = [
-        name
-        for name, part in params.items()
-        if any(leaf.shape[-1:] == answers for leaf in jax.tree.leaves(part))
-    ]
-    if "logits" in names:
-        return "logits"
-    if len(names) != 1:
-        raise ValueError(
-            "Expected a model whose params are a dictionary with one layer that gives the logits, "
-            'or with one of the name "logits", for an attacker that sees its gradient, got params '
-            f"{sorted(params)}."
-        )
-    return names[0]
+def _white_box(given: Trained, key: jax.Array) -> np.ndarray:
+    if given.loss is None:
+        raise ValueError("Expected loss with white_box, got none.")
+    own, inside = given.confidences(given.pool), given.included[1:]
+    rest = jax.tree.map(lambda leaf: leaf[1:], given.params)
+    target, shadows = white_box.pulls(given.loss, given.model(0), rest, inside, given.pool)
+    return white_box.likelihood_ratio(
+        np.stack([own[0], target], -1), np.stack([own[1:], shadows], -1), inside
+    )
 
 
 def _label_only(given: Trained, key: jax.Array) -> np.ndarray:
@@ -282,8 +263,8 @@ ATTACKS: dict[str, Attack] = {
     "loss_threshold": _loss_threshold,
     "reference": _reference,
     "exposure": _exposure,
-    "attack_network": _attack_network(inside=False),
-    "white_box": _attack_network(inside=True),
+    "attack_network": _attack_network,
+    "white_box": _white_box,
     "label_only": _label_only,
     "quantile_regression": _quantile_regression,
     "gradient_alignment": _gradient_alignment,
@@ -297,7 +278,6 @@ ALONE = ("loss_threshold", "exposure", "label_only", "quantile_regression")
 OF_CLASSES = (
     "lira_of_views",
     "attack_network",
-    "white_box",
     "label_only",
     "quantile_regression",
 )

@@ -30,6 +30,7 @@ that of an honest server's round, for whoever sees only what the mechanism relea
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model
 token_lstm), where exposure ranks canaries, texts of drawn symbols among those of the data.
+white_box looks at the weights, too: how much of each example's gradient is in them.
 gradient_alignment sees the models between all rounds, and how far each moved along an example's
 gradient. subject_lira tells persons, each of four examples at several clients. Any other attack is
 a game: thousands of runs with one unit and without it, and the epsilon that their scores prove. The

@@ -16,9 +16,8 @@ from fljax.attacks import rounds, shadow, trained
 
 ROOT = pathlib.Path(__file__).parents[1]
 SEARCHES = ("inversion_lbfgs", "inversion_gauss_newton")
-MEMBERS = tuple(name for name in attacks.MEMBERSHIP if name not in ("exposure", "white_box"))
+MEMBERS = tuple(name for name in attacks.MEMBERSHIP if name != "exposure")
 ELSEWHERE = {
-    "white_box": ("attacks/test_membership", "the_white_box_sees_the_gradient_of_the_layer"),
     "inversion": ("test_cli_attacks", "attack_writes_reconstructions_beside_the_truth"),
     "recursive": ("test_cli_attacks", "equations_give_an_image_to_rounding_and_nothing"),
     "imprint": ("test_cli_attacks", "a_malicious_server_reads_one_of_a_batch_and_nothing"),
@@ -116,3 +115,21 @@ def test_members_are_told_without_noise_and_none_through_it(attack, through):
     # Of areas that say nothing: groups of half of the units each.
     error = ((units + 1) / (12 * (units / 2) ** 2)) ** 0.5 / TARGETS**0.5
     assert plain > 0.5 + 4 * error and abs(private - 0.5) < 4 * error
+
+
+@pytest.mark.slow(reason="trains shadow models by a scheme's rounds")
+def test_the_weights_tell_more_than_their_answers_and_no_more_than_is_certified(tmp_path):
+    """Four seeds: eighty members against eighty others each."""
+    areas = {"lira": [], "white_box": []}
+    for seed in range(4):
+        for attack, found in areas.items():
+            run_dir = tmp_path / f"{attack}-{seed}"
+            flags = ["--attack", attack, "--scheme", "dp_sgd", "--seed", str(seed)]
+            flags += ["--budgets", "0.5", "--delta", "1e-3", "--run-dir", str(run_dir)]
+            assert cli.main(["attack", *flags]) == 0
+            plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+            found.append((plain["auc"], private["auc"], private["bound"]))
+    lira, weights = (np.asarray(found) for found in areas.values())
+    assert np.all(weights[:, 0] > lira[:, 0]) and weights[:, 0].mean() > lira[:, 0].mean() + 0.05
+    # Three standard errors of the mean of four areas that say nothing.
+    assert weights[:, 1].mean() <= weights[0, 2] + 3 * (161 / (12 * 80**2)) ** 0.5 / 2

@@ -88,12 +88,15 @@ def remembering():
     pool = {"x": jnp.eye(size), "y": jnp.asarray(y)}
     table = lambda params, x: x @ params["logits"]["kernel"]
     whose = np.arange(size) // 2
+    loss = models.softmax_cross_entropy(table)
     return trained.Trained(
-        table, {"logits": {"kernel": kernel}}, pool, included, pool, subjects=whose
+        table, {"logits": {"kernel": kernel}}, pool, included, pool, loss=loss, subjects=whose
     )
 
 
-@pytest.mark.parametrize("attack", ["lira", "lira_offline", "rmia", "reference", "subject_lira"])
+@pytest.mark.parametrize(
+    "attack", ["lira", "lira_offline", "rmia", "reference", "subject_lira", "white_box"]
+)
 def test_who_compares_models_tells_members_however_hard_an_example_is(attack, remembering, key):
     found = trained.attacked(attack, remembering, key)
     if attack == "reference":  # where losses are near 0 anyway, being a member changes them little
@@ -106,9 +109,8 @@ def test_who_compares_models_tells_members_however_hard_an_example_is(attack, re
     assert trained.attacked("loss_threshold", remembering, key).auc < 0.8
 
 
-@pytest.mark.parametrize("attack", ["attack_network", "white_box"])
 def test_the_attack_network_learns_from_one_model_and_is_asked_of_the_target(
-    attack, remembering, key, monkeypatch
+    remembering, key, monkeypatch
 ):
     learnt = []
 
@@ -117,7 +119,7 @@ def test_the_attack_network_learns_from_one_model_and_is_asked_of_the_target(
         return lambda asked: -asked["loss"][:, 0] - known["loss"][:, 0] * 0
 
     monkeypatch.setattr(white_box, "fit", fit)
-    found = trained.attacked(attack, remembering, key)
+    found = trained.attacked("attack_network", remembering, key)
     ((known, members),) = learnt
     assert np.array_equal(members, remembering.included[1])
     margins = np.asarray(remembering.params["logits"]["kernel"], np.float64)
@@ -126,21 +128,7 @@ def test_the_attack_network_learns_from_one_model_and_is_asked_of_the_target(
     losses = [np.logaddexp(0, -each[:, 0] * sign) for each in own]
     np.testing.assert_allclose(found.scores, -losses[0], atol=1e-5)
     np.testing.assert_allclose(known["loss"][:, 0], losses[1], atol=1e-5)
-    if attack == "attack_network":
-        assert "gradient" not in known
-        return
-    # Of the layer: the input, which is 1 in one place, times the residual.
-    wrong = -np.expm1(-losses[1])
-    assert known["gradient"].shape == (24, 48)
-    np.testing.assert_allclose(np.abs(known["gradient"]).sum(axis=1), 2 * wrong, atol=1e-5)
-
-
-@pytest.mark.parametrize("params", [{"one": {"w": jnp.zeros(2)}, "two": {"w": jnp.zeros(2)}}, []])
-def test_a_layer_that_cannot_be_told_apart_is_refused(params, remembering):
-    model = jax.tree.map(lambda leaf: leaf[None], params)
-    given = remembering._replace(params=model, apply=lambda params, x: jnp.zeros(2))
-    with pytest.raises(ValueError, match="layer that gives the logits"):
-        trained._last_layer(given)
+    assert "gradient" not in known
 
 
 def test_a_model_is_trained_on_its_members_alone():
@@ -208,33 +196,89 @@ def test_the_attack_network_learns_from_partial_knowledge_and_from_a_surrogate(o
     assert area(np.asarray(carried(target)), included[0]) > 0.6
 
 
-@pytest.mark.slow(reason="trains networks to attack with")
-def test_the_white_box_sees_the_gradient_of_the_layer_that_gives_the_logits(overfitted, key):
-    (x, y), included, params, _, _ = overfitted
-    pool = {"x": jnp.asarray(x), "y": jnp.asarray(y)}
-    given = trained.Trained(apply, params, pool, included, pool)
-    assert trained._last_layer(given) == "logits"
-    keys = iter(jax.random.split(key, 9))
+@pytest.fixture(scope="module")
+def pulled():
+    """Weights that each member moved by the same length against its gradient, which is its x, and
+    a little noise: target, shadow models, who was in, pool, loss, x.
+    """
+    rng, size, count, width = np.random.default_rng(30), 60, 24, 200
+    shared = rng.normal(size=(size, 3)) @ rng.normal(size=(3, width))  # directions of many
+    x = rng.normal(size=(size, width)) + 3 * shared
+    x *= rng.uniform(0.1, 10, (size, 1))  # clipping makes them as long as each other
+    inside = np.asarray(shadow.halves(jax.random.key(4), count + 2, size))[1:]
+    moved = -(inside * 1.0) @ (x / np.linalg.norm(x, axis=1, keepdims=True))
+    weights = 5 + moved + 0.01 * rng.normal(size=moved.shape)
+    loss = lambda params, example: jnp.vdot(params["w"], example["x"]) + 3.0
+    model = lambda rows: {"w": jnp.asarray(weights[rows], jnp.float32)}
+    return model(0), model(slice(1, None)), inside, {"x": jnp.asarray(x, jnp.float32)}, loss, x
 
-    def mean(params):
-        """Over four pairs of a target and the attacker's own model."""
-        pairs = [
-            given._replace(params=jax.tree.map(lambda v, k=k: v[2 * k :], params)) for k in range(4)
+
+def test_pulls_are_a_ridge_regression_on_all_unit_gradients_which_tells_shadow_models_best(pulled):
+    target, shadows, inside, pool, loss, x = pulled
+    own, theirs = white_box.pulls(loss, target, shadows, inside[1:], pool)
+    assert own.shape == (60,) and theirs.shape == (24, 60)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)
+    weights = np.concatenate([target["w"][None], shadows["w"]]).astype(np.float64)
+    apart = weights[1:].mean(0) - weights
+
+    def regressed(ridge):
+        """By least squares, of a matrix with a row more for each coefficient."""
+        rows = np.concatenate([unit.T, ridge**0.5 * np.eye(60)])
+        wanted = np.concatenate([apart.T, np.zeros((60, len(apart)))])
+        return np.linalg.lstsq(rows, wanted, rcond=None)[0].T
+
+    def told(found):
+        at = lambda where: np.where(where, found, np.nan)
+        sides = [at(inside[1:]), at(~inside[1:])]
+        gap = np.mean(np.nanmean(sides[0], 0) - np.nanmean(sides[1], 0))
+        return gap / np.sqrt(sum(np.nansum((v - np.nanmean(v, 0)) ** 2) for v in sides))
+
+    each = [regressed(ridge) for ridge in white_box._RIDGES]
+    best = max(each, key=lambda found: told(found[1:]))
+    np.testing.assert_allclose(np.concatenate([own[None], theirs]), best, atol=2e-3)
+    # One example's gradient alone is no more than a hint: the others pull along it, too.
+    alone = apart[0] @ unit.T
+    assert area(own, inside[0]) == 1 and area(alone, inside[0]) < 0.8
+    # Of weights that nobody pulled nothing is told: five standard errors of 30 against 30.
+    rng = np.random.default_rng(31)
+    nobody = lambda *shape: {"w": jnp.asarray(rng.normal(size=(*shape, 200)), jnp.float32)}
+    guessed, _ = white_box.pulls(loss, nobody(), nobody(24), inside[1:], pool)
+    assert abs(area(guessed, inside[0]) - 0.5) < 5 * (61 / (12 * 30**2)) ** 0.5
+    with pytest.raises(ValueError, match=r"included \[S, N\] = \[24, 60\]"):
+        white_box.pulls(loss, target, shadows, inside, pool)
+    with pytest.raises(ValueError, match="out of one at least"):
+        white_box.pulls(loss, target, shadows, inside[1:] | True, pool)
+
+
+def test_several_numbers_together_are_the_likelihood_ratio_of_two_normals_of_one_covariance():
+    rng = np.random.default_rng(32)
+    number, size, count = 20, 7, 3
+    inside = np.asarray(shadow.halves(jax.random.key(5), number, size))
+    mix = rng.normal(size=(count, count))
+    own = rng.normal(size=(number, size, count)) @ mix + rng.normal(size=(size, count)) * 9
+    own = own + inside[..., None] * [1.0, 0.5, -2.0]
+    target = rng.normal(size=(size, count)) * 5
+    found = white_box.likelihood_ratio(target, own, inside)
+    means = {side: [own[inside[:, i] == side, i].mean(0) for i in range(size)] for side in (0, 1)}
+    rest = [own[s, i] - means[int(inside[s, i])][i] for s in range(number) for i in range(size)]
+    covariance = np.transpose(rest) @ np.asarray(rest) / (number * size - 2 * size)
+    gap = np.subtract(means[1], means[0]).mean(0)
+    for i in range(size):
+        level = (means[0][i] + means[1][i]) / 2
+        logs = [
+            stats.multivariate_normal(level + part * gap, covariance).logpdf(target[i])
+            for part in (0.5, -0.5)
         ]
-        pairs = [one._replace(included=included[2 * k :]) for k, one in enumerate(pairs)]
-        return np.mean([trained.attacked("white_box", one, next(keys)).auc for one in pairs])
+        assert found[i] == pytest.approx(logs[0] - logs[1], rel=1e-4, abs=1e-4)
+    with pytest.raises(ValueError, match="N, A"):
+        white_box.likelihood_ratio(target[:, 0], own, inside)
+    with pytest.raises(ValueError, match="out of one at least"):
+        white_box.likelihood_ratio(target, own, ~inside | inside)
 
-    seen = mean(params)
-    # Behind noise that hides the weights it guesses.
-    leaves, tree = jax.tree.flatten(params)
-    drawn = [30 * jax.random.normal(jax.random.key(k), v.shape) for k, v in enumerate(leaves)]
-    guessed = mean(jax.tree.unflatten(tree, [*map(jnp.add, leaves, drawn)]))
-    # Standard errors of four times a hundred examples against a hundred.
-    error = 0.041 / 2
-    assert seen > 0.5 + 5 * error and abs(guessed - 0.5) < 4 * error
-    other = given._replace(apply=lambda p, x: apply(p, x)[:7])
-    with pytest.raises(ValueError, match="layer that gives the logits"):
-        trained.attacked("white_box", other, next(keys))
+
+def test_a_white_box_wants_the_loss_that_was_trained_by(remembering, key):
+    with pytest.raises(ValueError, match="Expected loss with white_box"):
+        trained.attacked("white_box", remembering._replace(loss=None), key)
 
 
 def test_lira_is_the_likelihood_ratio_of_two_normals():
