@@ -25,7 +25,7 @@ def rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     is x itself, and the sum is 0. Its derivative is that of x.
     """
     bind = _on_tpus if _platforms.tpu_alone() else _rounded.bind
-    value, squares = bind(x, lead=0)
+    value, squares = bind(x, kept=())
     return value, squares
 
 
@@ -40,24 +40,26 @@ def to_bfloat16(x: jax.Array) -> jax.Array:
     return lax.reduce_precision(x, 8, 7).astype(jnp.bfloat16)
 
 
-def _on_tpus(x: jax.Array, *, lead: int) -> list[jax.Array]:
+def _on_tpus(x: jax.Array, *, kept: tuple[int, ...]) -> list[jax.Array]:
+    """kept: the axes, in order, along which squares are not added."""
     value = lax.reduce_precision(x, 8, 7)
-    squares = jnp.sum(jnp.square(value), axis=tuple(range(lead, x.ndim)))
+    squares = jnp.sum(jnp.square(value), axis=tuple(a for a in range(x.ndim) if a not in kept))
     # Behind the barrier it is read as it is here, and not made again from x by each reader.
     return [lax.optimization_barrier(value.astype(jnp.bfloat16)).astype(x.dtype), squares]
 
 
-def _elsewhere(x: jax.Array, *, lead: int) -> list[jax.Array]:
-    return [x, jnp.zeros(x.shape[:lead], x.dtype)]
+def _elsewhere(x: jax.Array, *, kept: tuple[int, ...]) -> list[jax.Array]:
+    return [x, jnp.zeros([x.shape[a] for a in kept], x.dtype)]
 
 
-def _mapped(args: Any, axes: Any, *, lead: int) -> tuple[Any, Any]:
+def _mapped(args: Any, axes: Any, *, kept: tuple[int, ...]) -> tuple[Any, Any]:
     (x,), (axis,) = args, axes
-    return _rounded.bind(jnp.moveaxis(x, axis, 0), lead=lead + 1), (0, 0)
+    kept = tuple(sorted([axis, *(a + (a >= axis) for a in kept)]))
+    return _rounded.bind(x, kept=kept), (axis, kept.index(axis))
 
 
-def _abstract(x: Any, *, lead: int) -> Any:
-    return [x, x.update(shape=x.shape[:lead])]
+def _abstract(x: Any, *, kept: tuple[int, ...]) -> Any:
+    return [x, x.update(shape=tuple(x.shape[a] for a in kept))]
 
 
 _rounded.def_impl(_elsewhere)

@@ -13,7 +13,7 @@ from fljax_kernels import _check, _meshes, _platforms
 from fljax_kernels.discrete import sums
 from fljax_kernels.loops import convolution
 from fljax_kernels.loops.api import LoopFriendly
-from fljax_kernels.per_example import one_example
+from fljax_kernels.per_example import one_example, tpu
 from fljax_kernels.per_example.batches import (
     Batch,
     batch_size,
@@ -423,9 +423,10 @@ def per_example_grads(
         way and sums from a second gradient, of the weighted loss: less memory where remat saves
         much. "vmap" holds the rows. "microbatch" scans over `microbatch_size` examples at a time.
         "auto" takes "vmap" where G has at most 2^16 numbers or where taps would hold three quarters
-        of it anyway (many tokens, narrow layers), else "taps", whose `weighted_sum` takes a
-        convolutional network about 16 examples at a time on a CPU, if B >= 24 and coefficients are
-        elementwise in the norms; `explain()` says which. Where a mesh's Auto axes may cut arrays it
+        of it anyway (many tokens, narrow layers; not on a TPU), else "taps", whose `weighted_sum`
+        takes a convolutional network about 16 examples at a time on a CPU, if B >= 24, and on a TPU
+        parts of a batch that its fast memory does not hold, if coefficients are elementwise in the
+        norms; `explain()` says which. Where a mesh's Auto axes may cut arrays it
         is "taps", which alone gathers no row.
       microbatch_size: examples at a time. > 0. Needed for "microbatch"; with other methods it
         streams them.
@@ -525,6 +526,11 @@ def _choose(loss: LoopFriendly, batch: Batch, plan: Plan | None) -> Any:
     )
     if num_chunks > 1 and as_patches and _platforms.cpu_alone():
         return TapsInChunks(loss, batch, taps.plan, -(-batch.size // num_chunks))
+    if _platforms.tpu_alone():
+        live = taps.plan.body.live(taps.plan.planner.taps)
+        at_once = tpu.examples_at_once(batch.size, live, num_params, bool(convolutions))
+        if at_once < batch.size:
+            return TapsInChunks(loss, batch, taps.plan, at_once)
     return taps
 
 

@@ -119,6 +119,19 @@ class Body:
         mine = [eqn for eqn in self.jaxpr.eqns if eqn.primitive.name == "conv_general_dilated"]
         return mine + [eqn for child in inside for eqn in child.convolutions()]
 
+    def live(self, taps: "list[Tap]") -> int:
+        """Bytes of an example's records, cotangents and tapped values on a TPU."""
+        inside = (child for children in self.children.values() for child in children)
+        steps = math.prod(self.lengths[loop] for loop in self.loops)
+        mine = 0
+        for atom, rounded in self.records:
+            mine += steps * (_size(atom) * 2 if rounded else _bytes(atom))
+        # Of a product outside loops its tap rounds; what it is added to has the same cotangent.
+        for k in {*self.taps.values(), *self.rounded_taps.values()}:
+            each = 6 if taps[k].rounds else 8 if self.loops else 0
+            mine += steps * each * math.prod(taps[k].shape)
+        return mine + sum(child.live(taps) for child in inside)
+
     def held_anyway(self) -> int:
         """How many parameters stand in products whose rows are no larger than the records that make
         them.

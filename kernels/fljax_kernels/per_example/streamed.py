@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from fljax_kernels import _platforms
 from fljax_kernels.loops.api import LoopFriendly, loop_friendly
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import Batch, fresh_keys, make_varying, varying_axes
@@ -161,15 +162,20 @@ class StreamedRows:
 
 class TapsInChunks(Taps):
     """`Taps`, but what takes a norm and a sum, `fused_sums`, goes chunk by chunk: its arrays stay
-    in a CPU's cache.
+    in a CPU's cache, or a TPU's fast memory.
     """
 
     def __init__(self, loss: LoopFriendly, batch: Batch, plan: Plan, microbatch_size: int):
         super().__init__(loss, batch, plan)
         self._size = microbatch_size
-        self._chunks = StreamedRows(
-            functools.partial(Taps, LoopFriendly(loss.fun, inside_loop=True)), batch, self._size
-        )
+        engine = functools.partial(Taps, loss, plan=plan)
+        if _platforms.cpu_alone():
+            engine = functools.partial(Taps, LoopFriendly(loss.fun, inside_loop=True))
+        self._chunks = StreamedRows(engine, batch, self._size)
+
+    def has_pass_of(self, other: Any) -> bool:
+        """Never: a pass of the whole batch is what it avoids."""
+        return False
 
     def fuses(self, weigh: Weigh, extra: Any) -> bool:
         """Nobody asked for chunks: what weighs a batch as a whole, by the rank of a norm say, shall
@@ -208,5 +214,6 @@ class TapsInChunks(Taps):
         return (
             f"{super().explain()}\n`weighted_sum`, where its coefficients are elementwise in the "
             "norms: "
-            f"{self._chunks.explain()}, with patches for convolutions"
+            f"{self._chunks.explain()}"
+            + (", with patches for convolutions" if _platforms.cpu_alone() else "")
         )

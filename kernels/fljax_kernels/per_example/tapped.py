@@ -101,7 +101,10 @@ def run(
             write(var, env[body.aliases[var]] if var in body.aliases else value)
     # Records are data: no derivative of them is wanted.
     for (var, is_rounded), record in body.records.items():
-        records[record] = jax.lax.stop_gradient(rounded(var) if is_rounded else env[var])
+        kept = env[var]
+        if is_rounded:  # squares of steps would be carried through the loop for nothing
+            kept = (rounded(var)[0], None) if body.loops else rounded(var)
+        records[record] = jax.lax.stop_gradient(kept)
     return [operand(("out", k), atom) for k, atom in enumerate(body.jaxpr.outvars)], records
 
 

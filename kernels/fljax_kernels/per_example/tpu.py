@@ -10,6 +10,11 @@ BYTES, MULTIPLY_ADDS = 819e9, 98.5e12
 # Passes of a product that asks for the highest precision, by whether one operand is bfloat16.
 PASSES = {True: 3, False: 6}
 
+FAST = 2**27  # bytes of its fast memory
+# Examples that go through a model together at least: below that a matrix unit would wait for
+# weights, and of convolutional networks, whose examples may lie along its lanes, lanes would be
+# empty.
+FEWEST, LANES = 8, 128
 SQUARED = "rows, squared as they are made, and one more product"
 
 
@@ -41,6 +46,21 @@ def forms(
         "rows": seconds(met, passes * work) + again,
         "pairs": seconds(met + 4 * pairs, passes * work_of_pairs) + seconds(4 * pairs, 0) + again,
     }
+
+
+def examples_at_once(size: int, live: float, num_params: int, convolutional: bool) -> int:
+    """How many examples of a batch go through a model together, by bytes.
+
+    What norms and sums wait for, `live` bytes of an example, lies in fast memory if it fits there
+    beside what the pass needs. Else it is written and read. By halves of the batch the weights are
+    read in each, twice and for their sums, and the sums read and written.
+    """
+    room, halved, fewest = FAST * 3 // 4, size, LANES if convolutional else FEWEST
+    while halved >= 2 * fewest and halved * live > room:
+        halved = -(-halved // 2)
+    parts = -(-size // halved)
+    fits = halved * live <= room
+    return halved if fits and 2 * (size * live - room) > parts * 5 * 4 * num_params else size
 
 
 def said(modelled: dict[str, float], size: int) -> str:

@@ -122,9 +122,9 @@ def test_on_a_tpu_a_norm_of_operands_before_they_are_rounded_breaks_the_bound(mo
     assert found.max() <= CLIP * (1 + 1e-5)
     rounds = _rounding._on_tpus
 
-    def squares_before(x, *, lead):
-        axes = tuple(range(lead, x.ndim))
-        return [rounds(x, lead=lead)[0], jnp.sum(jnp.square(x), axis=axes)]
+    def squares_before(x, *, kept):
+        axes = tuple(a for a in range(x.ndim) if a not in kept)
+        return [rounds(x, kept=kept)[0], jnp.sum(jnp.square(x), axis=axes)]
 
     monkeypatch.setattr(_rounding, "_on_tpus", squares_before)
     found = norms_of_clipped_rows("one_position", MANTISSA["bfloat16"], "tpu")
