@@ -3,16 +3,17 @@
     python -m bench.papers.inversions
 
 Patches of photographs in colour behind the gradient of a fresh network, labels known: the same
-targets for each search, ours all in one program, compile time apart. Public are other patches, of
-which none shares a pixel with a target. Noise is Gaussian, as long as the gradient. torch's loops
-have the same weights, gradients and steps, and take one target after the other, as breaching does.
+targets for each search, ours all in one program, compile time apart, shared out over the devices
+that the CPU's cores are made. Public are other patches, of which none shares a pixel with a target.
+Noise is Gaussian, as long as the gradient. torch's loops have the same weights, gradients and
+steps, and take one target after the other, as breaching does.
 """
 
 import argparse
 import functools
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from bench import _harness, _tables
 from fljax import models
 from fljax.attacks import gradient_inversion, metrics, victims
 from fljax.papers.channel.rounds import photographs
+from fljax.simulation.devices import mesh
 
 CLASSES, SEEDS = 10, 3
 Settings = gradient_inversion.Settings
@@ -71,7 +73,7 @@ class Case(NamedTuple):
 CASES = (
     Case("smooth LeNet, one image", "smooth", 1, 4),
     Case("smooth LeNet, one image, noise", "smooth", 1, 4, 1.0),
-    Case("smooth LeNet, a batch of 8", "smooth", 8, 1),
+    Case("smooth LeNet, a batch of 8", "smooth", 8, 2),
     Case("ReLU CNN, one image", "cnn", 1, 4),
     Case("ReLU LeNet with max pooling, one image", "lenet", 1, 4),
     Case("vision transformer, one image", "vit", 1, 2, seeds=1),
@@ -108,6 +110,7 @@ def measure(case: Case, seeds: int, only: Sequence[str] = ()) -> list[dict[str, 
     """
     asked = lambda name: not only or any(word in name for word in only)
     public, others = photographs(case.side)
+    here = devices(case.targets)
     prior = gradient_inversion.gaussian_prior(public["x"])
     found: dict[str, tuple[list[float], list[float]]] = {}
     programs: dict[str, Any] = {}  # of all seeds: weights are arguments
@@ -130,7 +133,7 @@ def measure(case: Case, seeds: int, only: Sequence[str] = ()) -> list[dict[str, 
         for search in SEARCHES:
             if not asked(search.name):
                 continue
-            given = (net.params, uploads, y, jax.random.key(seed))
+            given = (net.params, uploads, y, jax.random.split(jax.random.key(seed), len(here)))
             if search.name not in programs:
                 run = functools.partial(
                     gradient_inversion.invert,
@@ -139,9 +142,9 @@ def measure(case: Case, seeds: int, only: Sequence[str] = ()) -> list[dict[str, 
                     settings=search.settings,
                     prior=prior if search.informed else None,
                 )
-                programs[search.name] = jax.jit(run).lower(*given).compile()
+                programs[search.name] = jax.jit(shared_out(run, here)).lower(*given).compile()
             began = time.perf_counter()
-            images = jax.block_until_ready(programs[search.name](*given)).x
+            images = jax.block_until_ready(programs[search.name](*given))
             add(search.name, images, x, time.perf_counter() - began)
         for name, how in THEIRS if theirs(case) else ():
             if not asked(name):
@@ -157,6 +160,26 @@ def measure(case: Case, seeds: int, only: Sequence[str] = ()) -> list[dict[str, 
         }
         for name, (values, seconds) in found.items()
     ]
+
+
+def devices(targets: int) -> list[jax.Device]:
+    """As many as share the targets evenly, a core each."""
+    most = min(_harness.cores(), jax.device_count())
+    return jax.devices()[: max(n for n in range(1, most + 1) if targets % n == 0)]
+
+
+def shared_out(run: Callable[..., Any], here: list[jax.Device]) -> Callable[..., Any]:
+    """`run`, an `invert` of (params, uploads, y, key), on a part of the targets on each device;
+    with a key each. Gives the images.
+    """
+    part = jax.P("targets")
+    return jax.shard_map(
+        lambda params, uploads, y, keys: run(params, uploads, y, keys[0]).x,
+        mesh=jax.make_mesh((len(here),), ("targets",), (jax.sharding.AxisType.Auto,), devices=here),
+        in_specs=(jax.P(), part, part, part),
+        out_specs=part,
+        check_vma=False,  # carries of its loops begin alike on all devices
+    )
 
 
 def theirs(case: Case) -> bool:
@@ -224,6 +247,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", default=[], help="cases; other rows stay")
     parser.add_argument("--searches", nargs="*", default=[], help="of --only, by words of names")
     options = parser.parse_args()
+    mesh.as_devices(_harness.cores())
     if options.searches and not options.only:
         parser.error("--searches goes with --only")
     rows: list[dict[str, Any]] = []

@@ -135,7 +135,7 @@ def _solve(normal: Callable[[T], T], right: T, num_products: int) -> T:
 
 def _dot(a: Any, b: Any) -> jax.Array:
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return sum((jnp.vdot(u, v) for u, v in pairs), jnp.zeros(()))
+    return sum((jnp.sum(u * v) for u, v in pairs), jnp.zeros(()))
 
 
 def _add(scale: jax.Array, a: T, b: T) -> T:

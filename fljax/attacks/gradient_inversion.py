@@ -483,7 +483,7 @@ def _distance(found: PyTree, target: PyTree, scale: jax.Array, settings: Setting
     if settings.distance == "cosine":
         inner = sum(
             (
-                jnp.vdot(a, b)
+                jnp.sum(a * b)  # of a vdot's flat vectors, XLA transposes matrices
                 for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(target), strict=True)
             ),
             jnp.zeros(()),
