@@ -45,7 +45,11 @@ TINY = {
         "NUM_ROUNDS": 1,
     },
     "information": {"USES": (1, 13), "NUM_RECORDS": 100},
-    "model_inversion": {"PLACES": 3, "EACH": 2, "NUM_ROUNDS": 1},
+    "model_inversion": {
+        "PLACES": 3,
+        "EACH": 2,
+        "ROUNDS": {"softmax": (1, 0.01), "mlp": (1, 0.05)},
+    },
     "own_data_and_model": {"NUM_USERS": 20, "NUM_READINGS": 200, "NUM_ROUNDS": 2},
     "own_scheme": {"CHECKS": ("event",), "NUM_ROUNDS": 2},
     "integer_noise": {
