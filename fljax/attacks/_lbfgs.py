@@ -14,7 +14,16 @@ _TRIALS = 5  # on a line
 _DECREASE, _CURVATURE = 1e-4, 0.9
 _FARTHER, _FARTHEST = 0.25, 9.0  # beyond the best trial, of how far it is from the one before
 _MARGIN = 0.1  # of what holds an end of the line, on either side, where nothing is tried
+_PROMISE = 1e-3  # of what a point lacks to the best one: with less ahead, a search has settled
 _CURVED = 1e-6  # the least cosine of a step and the gradient's change: rounding is below
+
+
+class _Best(NamedTuple):
+    """A point `[N]`, the value there and its gradient `[N]`."""
+
+    x: jax.Array
+    value: jax.Array
+    grad: jax.Array
 
 
 class _Point(NamedTuple):
@@ -72,12 +81,16 @@ def lbfgs(value: Callable[[T], jax.Array], start: T, num_looks: int) -> tuple[T,
     never climbs is caught at the first jump.
 
     After 5 trials the best of them is taken; where none is below the bar, the last and shortest,
-    and the next direction is the steepest. A value or gradient that is not finite means that the
-    trial was too far, and is never taken: a search with nothing else ahead stays where it is.
+    and the next direction is the steepest, tried from that length on. Having climbed, a search may
+    settle above the best point that it saw: where the slope ahead promises less than a thousandth
+    of the way back down, it goes on from the best point, remembering nothing.
+
+    A value or gradient that is not finite means that the trial was too far, and is never taken: a
+    search with nothing else ahead stays where it is.
 
     Args:
       value: `variables -> []`.
-      start: pytree of float32 arrays.
+      start: pytree of float arrays: the search has their dtype, with jax_enable_x64 too.
       num_looks: values and gradients.
 
     Source: Liu, Nocedal (1989), On the limited memory BFGS method for large scale optimization;
@@ -86,49 +99,44 @@ def lbfgs(value: Callable[[T], jax.Array], start: T, num_looks: int) -> tuple[T,
       cubics in place of halves.
     """
     flat, restore = ravel_pytree(start)
-    look = jax.value_and_grad(lambda x: value(restore(x)))
+    look = jax.value_and_grad(lambda x: value(restore(x)).astype(flat.dtype))
 
     def step(carry: Any, _: None) -> tuple[Any, None]:
-        line, memory, best, least = carry
+        line, memory, best = carry
         x = line.x + line.length * line.direction
         seen, grad = look(x)
-        best, least = _choose(seen < least, (x, seen), (best, least))
-        return (*_search(line, memory, seen, grad), best, least), None
+        best = _choose(seen < best.value, _Best(x, seen, grad), best)
+        return (*_search(line, memory, seen, grad, best), best), None
 
-    begin = (*_begin(flat), flat, jnp.full((), jnp.inf))
-    (_, _, best, least), _ = jax.lax.scan(step, begin, None, length=num_looks)
-    return restore(best), least
+    (_, _, best), _ = jax.lax.scan(step, _begin(flat), None, length=num_looks)
+    return restore(best.x), best.value
 
 
-def _begin(x: jax.Array) -> tuple[_Line, _Memory]:
+def _begin(x: jax.Array) -> tuple[_Line, _Memory, _Best]:
     """On a line of no length, whose first trial is the start and ends it."""
-    zero, none, still = jnp.zeros(()), jnp.zeros((), jnp.int32), jnp.zeros_like(x)
-    rows = jnp.zeros((_MEMORY, x.size))
-    line = _line(x, jnp.full((), jnp.inf), still, still, zero, jnp.full((), jnp.inf))
-    memory = _Memory(rows, rows, jnp.eye(_MEMORY), none, none, zero, jnp.full((_ENDS,), -jnp.inf))
-    return line, memory
+    dtype, still, none = x.dtype, jnp.zeros_like(x), jnp.zeros((), jnp.int32)
+    zero, one, infinite = (jnp.asarray(v, dtype) for v in (0, 1, jnp.inf))
+    rows, ends = jnp.zeros((_MEMORY, x.size), dtype), jnp.full((_ENDS,), -jnp.inf, dtype)
+    memory = _Memory(rows, rows, jnp.eye(_MEMORY, dtype=dtype), none, none, zero, ends)
+    best = _Best(x, infinite, still)
+    return _line(best, still, zero, infinite, one), memory, best
 
 
 def _line(
-    x: jax.Array,
-    value: jax.Array,
-    grad: jax.Array,
-    direction: jax.Array,
-    slope: jax.Array,
-    bar: jax.Array,
+    start: _Best, direction: jax.Array, slope: jax.Array, bar: jax.Array, length: jax.Array
 ) -> _Line:
-    """A new one, before its first trial."""
-    zero, infinite = jnp.zeros(()), jnp.full((), jnp.inf)
-    low, high = _Point(zero, value, slope), _Point(infinite, infinite, zero)
+    """A new one, before its first trial, which is of this length."""
+    zero, infinite = jnp.zeros_like(length), jnp.full_like(length, jnp.inf)
+    low, high = _Point(zero, start.value, slope), _Point(infinite, infinite, zero)
     none = jnp.zeros((), jnp.int32)
-    return _Line(x, grad, direction, slope, bar, jnp.ones(()), none, low, grad, high)
+    return _Line(start.x, start.grad, direction, slope, bar, length, none, low, start.grad, high)
 
 
 def _search(
-    line: _Line, memory: _Memory, seen: jax.Array, grad: jax.Array
+    line: _Line, memory: _Memory, seen: jax.Array, grad: jax.Array, best: _Best
 ) -> tuple[_Line, _Memory]:
     """After the value and gradient of a trial: with the next one, here or on a new line."""
-    trial = _Point(line.length, seen, jnp.vdot(grad, line.direction))
+    trial = _Point(line.length, seen, _dot(grad, line.direction))
     finite = jnp.isfinite(seen) & jnp.isfinite(trial.slope)
     below = finite & (seen <= line.bar + _DECREASE * line.length * line.slope)
     accepted = below & (trial.slope >= _CURVATURE * line.slope)
@@ -153,8 +161,19 @@ def _search(
     memory = memory._replace(
         filled=jnp.where(failed, 0, memory.filled), ends=jnp.where(ended, ends, memory.ends)
     )
+    start = _Best(line.x + step, end.value, end_grad)
     direction, slope = _direction(memory, end_grad)
-    new = _line(line.x + step, end.value, end_grad, direction, slope, jnp.max(memory.ends))
+    settled = ended & (-slope < _PROMISE * (end.value - best.value))
+    settled = settled & jnp.isfinite(_dot(best.grad, best.grad))
+    start, (direction, slope) = _choose(
+        settled, (best, _steepest(best.grad)), (start, (direction, slope))
+    )
+    memory = memory._replace(
+        filled=jnp.where(settled, 0, memory.filled),
+        ends=jnp.where(settled, best.value, memory.ends),
+    )
+    length = jnp.where(failed, line.length, 1)
+    new = _line(start, direction, slope, jnp.max(memory.ends), length)
     return _choose(ended, new, further), memory
 
 
@@ -178,8 +197,8 @@ def _between(low: _Point, high: _Point, before: _Point) -> jax.Array:
 
 def _remember(memory: _Memory, ended: jax.Array, step: jax.Array, change: jax.Array) -> _Memory:
     """With this pair in place of the oldest, if a line ended and it tells a positive curvature."""
-    product, size = jnp.vdot(step, change), jnp.vdot(change, change)
-    kept = ended & (product > _CURVED * jnp.sqrt(jnp.vdot(step, step) * size))
+    product, size = _dot(step, change), _dot(change, change)
+    kept = ended & (product > _CURVED * jnp.sqrt(_dot(step, step) * size))
     # What is not kept is written behind the end, which drops it: no copy of all rows.
     slot = jnp.where(kept, memory.pairs % _MEMORY, _MEMORY)
     steps = memory.steps.at[slot].set(step, mode="drop")
@@ -187,7 +206,7 @@ def _remember(memory: _Memory, ended: jax.Array, step: jax.Array, change: jax.Ar
     one = kept.astype(jnp.int32)
     pairs, filled = memory.pairs + one, jnp.minimum(memory.filled + one, _MEMORY)
     order, counts = _order(pairs, filled)
-    column = jnp.where(counts, (steps @ change)[order], 0)
+    column = jnp.where(counts, _times(steps, change)[order], 0)
     products = jnp.pad(memory.products[1:, 1:], ((0, 1), (0, 1))).at[:, -1].set(column)
     return memory._replace(
         steps=steps,
@@ -213,19 +232,35 @@ def _direction(memory: _Memory, grad: jax.Array) -> tuple[jax.Array, jax.Array]:
     """
     order, counts = _order(memory.pairs, memory.filled)
     back = jnp.argsort(order)
-    products = jnp.where(counts[:, None] & counts[None], memory.products, jnp.eye(_MEMORY))
+    products = jnp.where(
+        counts[:, None] & counts[None], memory.products, jnp.eye(_MEMORY, dtype=grad.dtype)
+    )
     solve = lambda right, trans: jax.scipy.linalg.solve_triangular(products, right, trans=trans)
-    size = jnp.vdot(grad, grad)
-    steepest = jnp.minimum(1 / jnp.sqrt(size), 1)
-    scale = jnp.where(memory.filled > 0, memory.scale, steepest)
-    first = solve(jnp.where(counts, (memory.steps @ grad)[order], 0), 0)
-    rest = grad - first[back] @ memory.changes
-    along = jnp.where(counts, (memory.changes @ rest)[order], 0)
+    scale = memory.scale
+    first = solve(jnp.where(counts, _times(memory.steps, grad)[order], 0), 0)
+    rest = grad - _times(first[back], memory.changes)
+    along = jnp.where(counts, _times(memory.changes, rest)[order], 0)
     second = solve(jnp.diagonal(products) * first - scale * along, 1)
-    direction = -(scale * rest + second[back] @ memory.steps)
-    slope = jnp.vdot(direction, grad)
+    direction = -(scale * rest + _times(second[back], memory.steps))
+    slope = _dot(direction, grad)
     # By rounding alone it may lead up.
-    return _choose(slope < 0, (direction, slope), (-steepest * grad, -steepest * size))
+    return _choose((memory.filled > 0) & (slope < 0), (direction, slope), _steepest(grad))
+
+
+def _steepest(grad: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Down the gradient, by at most 1, and the slope."""
+    size = _dot(grad, grad)
+    length = jnp.minimum(1 / jnp.sqrt(size), 1)
+    return -length * grad, -length * size
+
+
+def _dot(a: jax.Array, b: jax.Array) -> jax.Array:
+    """Of vectors, in their own precision: products for matrices round operands on accelerators."""
+    return jnp.sum(a * b)
+
+
+def _times(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
 
 
 def _choose(which: jax.Array, yes: T, no: T) -> T:

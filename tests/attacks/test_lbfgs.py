@@ -1,5 +1,5 @@
 """L-BFGS by a budget of looks: what SciPy's finds with as many, alone and side by side, past walls
-and along kinks.
+and along kinks; back to the best point from where they settle above it; in the start's dtype.
 """
 
 import jax
@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import scipy.optimize
+from jax.extend.core import jaxprs_in_params
 
 from fljax.attacks import _lbfgs
 
@@ -90,3 +91,56 @@ def test_kinks_are_followed_to_where_they_meet():
     best, least = _lbfgs.lbfgs(kinked, jnp.asarray([-2.0, 3.0]), 120)
     assert float(least) < 0.02
     np.testing.assert_allclose(best, 1, atol=0.02)
+
+
+def waves(x):
+    return jnp.sum(jnp.cos(3 * x)) + 0.05 * jnp.sum(jnp.square(x))
+
+
+def test_a_search_that_settles_above_the_best_point_it_saw_goes_on_from_there(monkeypatch):
+    start = 0.01 * jnp.arange(1.0, 6.0)
+    search = lambda looks: _lbfgs.lbfgs(waves, start, looks)
+    best, least = search(100)
+    # A minimum in all directions, though not the lowest.
+    assert float(jnp.max(jnp.abs(jax.grad(waves)(best)))) < 1e-2
+    assert float(least) < -4.2
+    monkeypatch.setattr(_lbfgs, "_PROMISE", 0.0)
+    stuck, value = search(400)
+    assert float(value) > -4 and float(jnp.max(jnp.abs(jax.grad(waves)(stuck)))) > 0.1
+
+
+@pytest.mark.parametrize("behind", [np.nan, 1e6])
+def test_a_wall_right_ahead_is_approached_by_ever_shorter_lines(behind):
+    wall = 1e-6
+    value = lambda x: jnp.where(x[0] < wall, 1 - x[0] / wall, behind)
+    # Five trials go from 1 to 1e-4, all behind the wall; the next five, from there, do not.
+    best, least = _lbfgs.lbfgs(value, jnp.zeros(1), 60)
+    assert 0 < float(best[0]) < wall and float(least) < 0.1
+    assert float(_lbfgs.lbfgs(value, jnp.zeros(1), 6)[1]) == 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_search_has_its_starts_dtype_where_x64_is_enabled(dtype):
+    with jax.enable_x64(True):
+        start = jnp.asarray([-1.2, 1.0, -1.2, 1.0], dtype)
+        value = lambda x: valley(x).astype(jnp.float64)  # whatever the start
+        best, least = _lbfgs.lbfgs(value, start, 200)
+        assert best.dtype == least.dtype == dtype
+        np.testing.assert_allclose(best, 1, atol=1e-2 if dtype == np.float32 else 1e-8)
+        many, _ = jax.vmap(lambda x: _lbfgs.lbfgs(value, x, 20))(start[None])
+        assert many.dtype == dtype
+
+
+def equations(jaxpr):
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jaxprs_in_params(equation.params):
+            yield from equations(inner)
+
+
+def test_its_products_are_taken_in_full_precision():
+    search = lambda x: _lbfgs.lbfgs(valley, x, 3)
+    highest = (jax.lax.Precision.HIGHEST,) * 2
+    for run, x in ((search, jnp.ones(10)), (jax.vmap(search), jnp.ones((2, 10)))):
+        found = [e for e in equations(jax.make_jaxpr(run)(x).jaxpr) if "dot" in e.primitive.name]
+        assert len(found) == 5 and all(e.params["precision"] == highest for e in found)
