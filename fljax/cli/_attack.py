@@ -19,7 +19,6 @@ from fljax.attacks import (
     metrics,
     reconstruction,
     recursive,
-    rounds,
     table,
     victims,
 )
@@ -306,15 +305,25 @@ def inverted(
         shape=here.truth.shape[1:],
         settings=search,
         prior=gradient_inversion.gaussian_prior(known) if informed else None,
-        clipped_each=whole and _clips_each(options.scheme),
+        clipped_each=whole and _clips_each(here, moved[0], y),
     )
     return _of_label(found, labels, here.truth) if whole else np.asarray(found)
 
 
-def _clips_each(name: str) -> bool:
-    """Whether a scheme bounds what each record of a client adds, not the client's sum."""
-    unit = schemes.get(name).event(rounds.config(name, noise_multiplier=1.0)).privacy_unit
-    return bool(unit != "client")
+def _clips_each(here: World, moved: Any, y: jax.Array) -> bool:
+    """Whether a scheme bounds what each record of a client adds, not the client's sum: which of
+    both its rounds without noise go along, of labels y `[T, B]`. Anybody could see that on records
+    of one's own.
+    """
+    loss = gradient_inversion.soft_cross_entropy(here.searched)
+    whole = gradient_inversion.gradient(loss)
+    x = jnp.concatenate([here.many["x"][:, None], here.beside["x"]], 1)
+    labels = jax.nn.one_hot(y, here.dataset.num_classes)
+    along = []
+    for observe in (whole, gradient_inversion.clipped(whole)):
+        sent = jax.jit(jax.vmap(observe, (None, 0, 0)))(here.sent.params, x, labels)
+        along.append(np.nanmean(jax.vmap(metrics.cosine)(moved, sent)))
+    return bool(along[1] > along[0])
 
 
 def _of_label(found: jax.Array, labels: jax.Array, candidates: np.ndarray) -> np.ndarray:

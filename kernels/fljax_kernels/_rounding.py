@@ -22,7 +22,8 @@ _rounded.multiple_results = True
 @jax.custom_jvp
 def rounded(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(x, the sum of its squares). On a TPU x has as many digits as bfloat16 has; elsewhere it
-    is x itself, and the sum is 0. Its derivative is that of x.
+    is x itself, and the sum is infinite: whoever took it for one would clip to nothing. Its
+    derivative is that of x.
     """
     bind = _on_tpus if _platforms.tpu_alone() else _rounded.bind
     value, squares = bind(x, kept=())
@@ -49,7 +50,7 @@ def _on_tpus(x: jax.Array, *, kept: tuple[int, ...]) -> list[jax.Array]:
 
 
 def _elsewhere(x: jax.Array, *, kept: tuple[int, ...]) -> list[jax.Array]:
-    return [x, jnp.zeros([x.shape[a] for a in kept], x.dtype)]
+    return [x, jnp.full([x.shape[a] for a in kept], jnp.inf, x.dtype)]
 
 
 def _mapped(args: Any, axes: Any, *, kept: tuple[int, ...]) -> tuple[Any, Any]:
@@ -59,10 +60,20 @@ def _mapped(args: Any, axes: Any, *, kept: tuple[int, ...]) -> tuple[Any, Any]:
 
 
 def _abstract(x: Any, *, kept: tuple[int, ...]) -> Any:
-    return [x, x.update(shape=tuple(x.shape[a] for a in kept))]
+    spec = jax.sharding.PartitionSpec(*(x.sharding.spec[a] for a in kept))
+    shape = tuple(x.shape[a] for a in kept)
+    return [x, x.update(shape=shape, sharding=x.sharding.update(spec=spec))]
 
 
-_rounded.def_impl(_elsewhere)
+def _at_once(x: jax.Array, *, kept: tuple[int, ...]) -> list[jax.Array]:
+    """Outside a program, it is one of its own, lowered for where x lies."""
+    with jax.disable_jit(False):
+        found: list[jax.Array] = _program(x, kept=kept)
+        return found
+
+
+_program = jax.jit(_rounded.bind, static_argnames="kept")
+_rounded.def_impl(_at_once)
 _rounded.def_abstract_eval(_abstract)
 mlir.register_lowering(_rounded, mlir.lower_fun(_elsewhere, multiple_results=True))
 mlir.register_lowering(_rounded, mlir.lower_fun(_on_tpus, multiple_results=True), platform="tpu")

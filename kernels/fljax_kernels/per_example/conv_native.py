@@ -181,9 +181,10 @@ class NativeConv(ConvProduct):
     def _gram_squares(self) -> jax.Array:
         x, y = self._padded(), jnp.moveaxis(self.y[:, 0], 1, -1)
         spatial, out = x.shape[1:-1], y.shape[1:-1]
-        x = x.reshape(x.shape[0], -1, x.shape[-1]).astype(wide(x.dtype))
-        y = y.reshape(y.shape[0], -1, y.shape[-1]).astype(wide(y.dtype))
-        of_x, of_y = (jnp.einsum("bnc,bmc->bnm", z, z, precision=HIGHEST) for z in (x, y))
+        flat_positions = (z.reshape(z.shape[0], -1, z.shape[-1]) for z in (x, y))
+        of_x, of_y = (
+            einsum(z, (0, 1, 3), z, (0, 2, 3), (0, 1, 2), precision=HIGHEST) for z in flat_positions
+        )
         of_x = of_x.reshape(-1, *spatial, *spatial)
         steps, strides = self._params["rhs_dilation"], self._params["window_strides"]
 

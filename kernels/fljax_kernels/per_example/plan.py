@@ -242,7 +242,7 @@ class Planner:
             self._promote(body, (index, k), eqn.invars[k], narrow=True)
             return
         records: tuple[int, ...] = ()
-        rounds = not self.in_place and rule in ("product", "conv") and _rounds_on_tpus(eqn)
+        rounds = not self.in_place and rule in ("product", "conv") and _rounds_on_tpus(eqn, k)
         if rule != "add":
             met = [j for j, info in enumerate(infos) if j != k and info.example]
             records = tuple(self._record(body, eqn.invars[j], rounds) for j in met)
@@ -421,12 +421,24 @@ def _rule(eqn: Any, trained: list[int], infos: list[Info]) -> str | None:
     return None
 
 
-def _rounds_on_tpus(eqn: Any) -> bool:
-    """Whether a TPU's matrix unit takes a product's operands as bfloat16."""
+def _rounds_on_tpus(eqn: Any, position: int) -> bool:
+    """Whether a TPU's matrix unit takes the operands of the product with the parameter at
+    `position` as bfloat16. XLA makes no matrix product of what has one row or one column.
+    """
     asked = eqn.params["precision"]
     asked = asked if isinstance(asked, tuple) else (asked,)
     single = all(atom.aval.dtype == jnp.float32 for atom in (*eqn.invars, *eqn.outvars))
-    return single and all(one in (None, lax.Precision.DEFAULT) for one in asked)
+    shape = eqn.invars[position].aval.shape
+    if eqn.primitive.name == "dot_general":
+        contracted, stacked = (axes[position] for axes in eqn.params["dimension_numbers"])
+        rows = math.prod(shape[axis] for axis in contracted)
+        columns = math.prod(n for a, n in enumerate(shape) if a not in (*contracted, *stacked))
+    else:
+        features = shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+        rows = math.prod(shape) // max(features, 1)
+        columns = features // eqn.params["feature_group_count"]
+    whole = rows > 1 and columns > 1
+    return single and whole and all(one in (None, lax.Precision.DEFAULT) for one in asked)
 
 
 def _is_float(var: Any) -> bool:

@@ -412,7 +412,8 @@ class Product:
             return what + "|x|^2 |y|^2", size * (p + q), 0
         if self._squared_as_made:
             return what + tpu.SQUARED + tpu.said(self.modelled, size), size * n * p * q, 0
-        return what + "Gram", size * n * n * (p + q), 0
+        said = tpu.said(self.modelled, size) if _platforms.tpu_alone() else ""
+        return what + "Gram" + said, size * n * n * (p + q), 0
 
     def scale(self, factor: jax.Array) -> "Product":
         y = self.y.astype(wide(self.y.dtype)) * factor.astype(wide(self.y.dtype))
@@ -580,8 +581,17 @@ def _same_left(terms: list[Any]) -> list[Any]:
         key: Any = id(term)
         if type(term) is Product:
             key = (id(term._x), term.x_labels, term.y_labels, term.out, term._moves)
-        found[key] = term._with(y=found[key].y + term.y) if key in found else term
+        found[key] = term._with(y=_added(found[key].y, term.y)) if key in found else term
     return list(found.values())
+
+
+def _added(a: jax.Array, b: jax.Array) -> jax.Array:
+    """In their dtype. XLA may keep a sum of bfloat16 in float32 for some of its readers, and norm
+    and sum would read other numbers: it is rounded for good.
+    """
+    if a.dtype == b.dtype == jnp.bfloat16:
+        return _rounding.to_bfloat16(a.astype(jnp.float32) + b.astype(jnp.float32))
+    return a + b
 
 
 def _join_one(group: list[Any]) -> Any:

@@ -54,11 +54,18 @@ def conv(params, x):
     return jnp.sum(jnp.tanh(y) * params["v"][None])
 
 
+def met_twice(params, x):
+    return jnp.sum(jnp.tanh(x @ params["w"]) * params["v"][None]) + jnp.sum(
+        jnp.sin(x @ params["w"]) * params["u"][None]
+    )
+
+
 # Tokens nearly alike, whose cotangents nearly cancel: what rounding moves is large beside the sum.
 CASES = {
     "one_position": (dense, {"w": (40, 30), "v": (30, 8)}, (40,)),
     "held_rows": (dense, {"w": (6, 5), "v": (5, 4)}, (12, 6)),
     "pairs_of_positions": (dense, {"w": (60, 50), "v": (50, 40)}, (3, 60)),
+    "met_twice": (met_twice, {"w": (60, 50), "v": (50,), "u": (50,)}, (4, 60)),
     "convolution_held": (conv, {"w": (3, 3, 2, 3), "v": (6, 6, 3)}, (6, 6, 2)),
     "convolution_pairs": (conv, {"w": (3, 3, 20, 24), "v": (2, 2, 24)}, (2, 2, 20)),
 }
@@ -94,6 +101,7 @@ def norms_of_clipped_rows(name, bits, platform="cuda", method="taps"):
         "pairs_of_positions-bfloat16",
         "convolution_held-float32",
         "pairs_of_positions tpu-bfloat16",
+        "met_twice tpu-bfloat16",
     ],
 )
 @pytest.mark.parametrize("kind", MANTISSA)

@@ -4,8 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.interpreters import mlir
 
-from fljax_kernels import _platforms, per_example_grads
+from fljax_kernels import _platforms, _rounding, per_example_grads
 from fljax_kernels.per_example import tpu
 
 TOKENS = 16
@@ -49,6 +50,75 @@ def test_the_form_is_that_of_least_modelled_time():
     # Few positions of wide layers: inner products of positions are less work than rows.
     wide = tpu.forms(4 * 2048, 4 * 2048, 4 * 2**22, 2**22, 16, 16 * 4096, True)
     assert min(wide, key=wide.get) == "pairs"
+
+
+@pytest.fixture
+def as_on_a_tpu(monkeypatch):
+    """A CPU that takes what is for a TPU, in programs and outside them."""
+
+    def lower(rule):
+        mlir.register_lowering(
+            _rounding._rounded, mlir.lower_fun(rule, multiple_results=True), platform="cpu"
+        )
+
+    def choose(*arguments, default, **forms):
+        return forms.get("tpu", default)(*arguments)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", choose)
+    jax.clear_caches()
+    lower(_rounding._on_tpus)
+    yield
+    lower(_rounding._elsewhere)
+    jax.clear_caches()
+
+
+def one_position(params, x):
+    return jnp.sum(jnp.sin(x @ params))
+
+
+def clipped_rows(params, batch):
+    grads = per_example_grads(one_position, method="taps")(params, batch)
+    return grads.weighted_sum(lambda norms: jnp.minimum(1.0, 2.0 / norms))
+
+
+def test_what_is_not_compiled_is_clipped_too(as_on_a_tpu):
+    draw = np.random.default_rng(0)
+    params, batch = (draw.normal(size=size).astype(np.float32) for size in ((60, 50), (8, 60)))
+    slopes = np.cos(batch @ params)
+    expected = np.linalg.norm(batch, axis=1) * np.linalg.norm(slopes, axis=1)
+    for run in (jax.jit(clipped_rows), clipped_rows, jax.disable_jit()(clipped_rows)):
+        total, norms = run(params, batch)
+        np.testing.assert_allclose(norms, expected, rtol=1e-2)
+        assert 0 < np.linalg.norm(total) <= 8 * 2.0
+
+
+def test_whoever_took_another_platforms_sums_of_squares_would_clip_to_nothing(as_on_a_tpu):
+    jax.clear_caches()
+    mlir.register_lowering(
+        _rounding._rounded,
+        mlir.lower_fun(_rounding._elsewhere, multiple_results=True),
+        platform="cpu",
+    )
+    draw = np.random.default_rng(0)
+    params, batch = (draw.normal(size=size).astype(np.float32) for size in ((60, 50), (8, 60)))
+    total, norms = clipped_rows(params, batch)
+    assert not np.isfinite(norms).any()
+    np.testing.assert_array_equal(total, 0)
+
+
+def test_what_xla_makes_no_matrix_product_of_is_not_rounded():
+    x = np.random.default_rng(0).normal(size=(8, 512)).astype(np.float32)
+    w = np.random.default_rng(1).normal(size=(512, 1)).astype(np.float32)
+
+    def regression(w, example):
+        return jnp.sum(jnp.square(example["x"] @ w - example["y"]))
+
+    # Near the optimum what rounding moves is larger than the residual.
+    batch = {"x": x, "y": x @ w + 1e-3}
+    with _platforms.only("tpu"):
+        found = per_example_grads(regression, method="taps")(w, batch).rmatvec(np.ones(8))
+    expected = jax.vmap(jax.grad(regression), (None, 0))(w, batch).sum(0)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4 * np.abs(expected).max())
 
 
 def test_explain_has_the_modelled_times_for_a_tpu_alone():
