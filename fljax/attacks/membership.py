@@ -14,7 +14,7 @@ import numpy as np
 from scipy import special, stats
 
 from fljax import _validate
-from fljax.attacks import _descent, metrics
+from fljax.attacks import _descent, _shadows, metrics
 from fljax.types import Batch, LossFn, Params
 
 _LEAST_STDDEV = 1e-3
@@ -45,7 +45,7 @@ def reference(target: Any, references: Any, included: Any) -> np.ndarray:
     Source: Watson et al. (2021), On the importance of difficulty calibration in membership
       inference attacks, arXiv:2111.08440, section 3.
     """
-    values, own, inside = _shadows(target, references, included)
+    values, own, inside = _shadows.arrays(target, references, included)
     if inside.all(0).any():
         raise ValueError("Expected each example to be out of a reference model at least.")
     usual = np.where(inside, 0, loss_threshold(own)).sum(0) / (~inside).sum(0)
@@ -94,7 +94,7 @@ def lira(
 
     Source: Carlini et al. (2022), arXiv:2112.03570, Algorithm 1 and section IV-A (offline).
     """
-    values, own, inside = _shadows(target, shadows, included)
+    values, own, inside = _shadows.arrays(target, shadows, included)
     pooled = len(own) < 32 if pooled is None else pooled
     sides = [_normal(own, ~inside, "out of", pooled)]
     if not online:
@@ -118,23 +118,12 @@ def lira_of_views(
 
     Source: Carlini et al. (2022), arXiv:2112.03570, section VI-C (multiple queries).
     """
-    values, own = np.asarray(target, np.float64), np.asarray(shadows, np.float64)
-    inside = np.asarray(included, bool)
-    if values.ndim != 2 or own.shape[1:] != values.shape or inside.shape != own.shape[:2]:
-        raise ValueError(
-            "Expected target [N, A], shadows [S, N, A] and included [S, N], got shapes "
-            f"{values.shape}, {own.shape}, {inside.shape}."
-        )
+    values, own, inside = _shadows.arrays(target, shadows, included, several=True)
     pooled = len(own) < 32 if pooled is None else pooled
 
     def loglik(where: np.ndarray, side: str) -> np.ndarray:
         """Of the target's views, up to what both sides have."""
-        count = where.sum(0)
-        if not (count >= 2).all():
-            raise ValueError(
-                f"Expected each example to be {side} at least 2 shadow models, got one with "
-                f"{count.min()}."
-            )
+        count = _shadows.at_least_two(where, side)
         mean = np.where(where[..., None], own, 0).sum(0) / count[:, None]
         away = np.where(where[..., None], own - mean, 0)
         spread = np.einsum("sna,snb->nab", away, away)
@@ -186,7 +175,7 @@ def rmia(
     _validate.positive(gamma=gamma)
     if not 0 <= offline_slope <= 1:
         raise ValueError(f"Expected offline_slope in [0, 1], got offline_slope={offline_slope!r}.")
-    values, own, inside = _shadows(target, shadows, included)
+    values, own, inside = _shadows.arrays(target, shadows, included)
     others, references = (
         np.asarray(population, np.float64),
         np.asarray(population_shadows, np.float64),
@@ -437,35 +426,11 @@ def of_subjects(confidences: Any, subjects: Any) -> tuple[np.ndarray, np.ndarray
     return ids, np.add.reduceat(values[..., order], first, axis=-1) / counts
 
 
-def _shadows(target: Any, shadows: Any, included: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    values, own, inside = (
-        np.asarray(target, np.float64),
-        np.asarray(shadows, np.float64),
-        np.asarray(included, bool),
-    )
-    if (
-        values.ndim != 1
-        or own.ndim != 2
-        or own.shape[1:] != values.shape
-        or inside.shape != own.shape
-    ):
-        raise ValueError(
-            "Expected target [N], shadows [S, N] and included [S, N], "
-            f"got shapes {values.shape}, {own.shape}, {inside.shape}."
-        )
-    return values, own, inside
-
-
 def _normal(
     own: np.ndarray, where: np.ndarray, side: str, pooled: bool
 ) -> tuple[np.ndarray, np.ndarray]:
     """Mean and standard deviation `[N]` over the models where `where`."""
-    count = where.sum(0)
-    if not (count >= 2).all():
-        raise ValueError(
-            f"Expected each example to be {side} at least 2 shadow models, got one with "
-            f"{count.min()}."
-        )
+    count = _shadows.at_least_two(where, side)
     mean = np.where(where, own, 0).sum(0) / count
     squares = np.where(where, (own - mean) ** 2, 0)
     variance = squares.sum() / (count - 1).sum() if pooled else squares.sum(0) / (count - 1)

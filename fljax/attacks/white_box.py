@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from fljax import _validate
-from fljax.attacks import _descent
+from fljax.attacks import _descent, _shadows
 from fljax.types import Batch, LossFn, Params
 from fljax_kernels import per_example_grads
 
@@ -106,13 +106,7 @@ def likelihood_ratio(target: Any, shadows: Any, included: Any) -> np.ndarray:
     Raises:
       ValueError: shapes do not fit, or an example is in all shadow models, or in none.
     """
-    values, own = np.asarray(target, np.float64), np.asarray(shadows, np.float64)
-    inside = np.asarray(included, bool)
-    if values.ndim != 2 or own.shape[1:] != values.shape or inside.shape != own.shape[:2]:
-        raise ValueError(
-            "Expected target [N, A], shadows [S, N, A] and included [S, N], got shapes "
-            f"{values.shape}, {own.shape}, {inside.shape}."
-        )
+    values, own, inside = _shadows.arrays(target, shadows, included, several=True)
     _check_sides(inside)
     means, away = [], np.zeros_like(own)
     for where in (inside[..., None], ~inside[..., None]):

@@ -3,6 +3,7 @@ nobody trained.
 """
 
 import dataclasses
+import re
 
 import chex
 import jax
@@ -320,6 +321,25 @@ def test_lira_of_views_is_the_likelihood_ratio_of_normals_of_several_numbers(poo
         membership.lira_of_views(target[:, 0], own, inside)
     with pytest.raises(ValueError, match="at least 2"):
         membership.lira_of_views(target, own, np.ones_like(inside))
+
+
+@pytest.mark.parametrize(
+    ("attack", "more"),
+    [
+        (membership.lira, ()),
+        (membership.reference, ()),
+        (membership.lira_of_views, (3,)),
+        (white_box.likelihood_ratio, (3,)),
+    ],
+)
+def test_what_shadow_models_say_has_the_shape_of_what_the_target_says(attack, more):
+    target, own, inside = np.zeros((5, *more)), np.zeros((8, 5, *more)), np.arange(8) % 2 == 0
+    inside = np.tile(inside[:, None], (1, 5))
+    assert np.isfinite(attack(target, own, inside)).all()
+    for wrong in ((target[0], own, inside), (target, own[:, 1:], inside), (target, own, inside.T)):
+        shapes = ", ".join(re.escape(str(np.shape(part))) for part in wrong)
+        with pytest.raises(ValueError, match=rf"included \[S, N\], got shapes {shapes}\."):
+            attack(*wrong)
 
 
 def test_rmia_counts_pairs():
