@@ -17,6 +17,7 @@ import numpy as np
 
 from fljax import _validate
 from fljax.attacks import floating_point, rounds, worlds
+from fljax.attacks._blocks import in_blocks
 from fljax.attacks.floating_point import Told
 from fljax.data.cohorts import ClientData, cohort
 from fljax.data.subjects import SUBJECT
@@ -171,16 +172,8 @@ def _orders(scheme: Scheme, config: Any) -> _Released:
 
 
 def _mapped(one: Callable[[jax.Array, jax.Array], jax.Array]) -> _Released:
-    @jax.jit
-    def run(keys: jax.Array, world: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda key: one(key, world), keys, batch_size=_AT_ONCE)
-
-    def released(keys: jax.Array, world: int) -> np.ndarray:
-        # In whole blocks: another number of rounds side by side may add up in another order.
-        places = np.arange(-(-len(keys) // _AT_ONCE) * _AT_ONCE) % len(keys)
-        return np.asarray(run(keys[places], jnp.asarray(world)))[: len(keys)]
-
-    return released
+    run = in_blocks(one, at_once=_AT_ONCE)
+    return lambda keys, world: np.asarray(run(keys, jnp.asarray(world)))
 
 
 def _step(values: np.ndarray) -> float:

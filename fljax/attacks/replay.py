@@ -19,6 +19,7 @@ from fljax import _sensitivity, _validate, errors
 from fljax._sensitivity import SensitivityReport
 from fljax.accounting import events, mechanisms
 from fljax.attacks import rounds, worlds
+from fljax.attacks._blocks import in_blocks
 from fljax.schemes.base import Scheme
 
 _KEYS = 16  # that each unit is replayed with
@@ -104,7 +105,8 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     draw_key, replay_key = jax.random.split(key)
     count = _rounds(scheme, config)
 
-    def view(key: jax.Array, present: jax.Array, against: jax.Array) -> jax.Array:
+    def view(given: tuple[jax.Array, jax.Array, jax.Array]) -> jax.Array:
+        key, present, against = given
         holds = jnp.repeat(present, pair.holders, total_repeat_length=pair.num_clients)
         seen = pair.everybody(key, holds, against, num_rounds=count, each=True)
         steps = jnp.diff(seen, axis=1, prepend=jnp.zeros_like(seen[:, :1]))
@@ -114,13 +116,12 @@ def _checked(scheme: Scheme, config: Any, declared: float, key: jax.Array) -> Se
     keys = jnp.repeat(jax.random.split(replay_key, _KEYS), 1 + units)
     alone = np.tile(np.eye(1 + units, units, -1, dtype=bool), (_KEYS, 1))
     against = np.repeat(np.arange(_KEYS) % 2 == 0, 1 + units)
-    views = worlds.map_in_blocks(
-        view,
+    given = (
         jnp.concatenate([jax.random.split(draw_key, _DRAWS), keys]),
         np.concatenate([np.zeros((_DRAWS, units), bool), alone]),
         np.concatenate([np.zeros(_DRAWS, bool), against]),
-        at_once=_AT_ONCE,
-    ).astype(np.float64)
+    )
+    views = np.asarray(in_blocks(view, at_once=_AT_ONCE)(given), np.float64)
     drawn, moved = views[:_DRAWS], views[_DRAWS:]
     # Data lie along the first parameter; along the others a round shows its noise alone.
     size = drawn.shape[-2]

@@ -32,6 +32,7 @@ from fljax.accounting.pld import WideIntervalWarning
 from fljax.accounting.renyi import conversion
 from fljax.accounting.shared_noise import exact as view
 from fljax.attacks import audit, worlds
+from fljax.attacks._blocks import in_blocks
 from fljax.errors import UnsupportedEventError
 from fljax.schemes.base import Scheme
 from fljax.upload import pair_noise
@@ -384,13 +385,9 @@ def play(
     """
     _validate.stream_key(key=key)
     _validate.positive_int(num_trials=num_trials, at_once=at_once)
-    scores = worlds.map_in_blocks(
-        game.score,
-        jax.random.split(key, 2 * num_trials),
-        np.arange(2 * num_trials) < num_trials,
-        at_once=min(at_once, num_trials),
-    )
-    found = scores.astype(np.float64)
+    keys, present = jax.random.split(key, 2 * num_trials), np.arange(2 * num_trials) < num_trials
+    run = in_blocks(lambda pair: game.score(*pair), at_once=min(at_once, num_trials))
+    found = np.asarray(run((keys, present)), np.float64)
     if found.ndim == 1:
         return found[:num_trials], found[num_trials:]
     pairs = [audit.combined(view[:num_trials], view[num_trials:]) for view in found.swapaxes(0, 1)]

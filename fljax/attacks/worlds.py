@@ -6,7 +6,6 @@ record is a vector that the attacker chose, so that the unit's contribution is a
 lets it be.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -177,25 +176,6 @@ class Neighbours:
         choose = lambda pair: jnp.where(present, pair[1], pair[0])
         examples = _pointing(jax.tree.map(choose, self._examples), against)
         return ClientData(examples, jnp.roll(choose(self._rows), shift, axis=0))
-
-
-def map_in_blocks(
-    fun: Callable[..., jax.Array], *arguments: Any, at_once: int
-) -> np.ndarray[Any, Any]:
-    """`fun` of each row of the arguments, `at_once` side by side, in one program: results `[N,
-    ...]`.
-
-    In whole blocks, of which the last is filled up with rows again: a shorter one would be another
-    program beside the first, and compiling takes longest.
-    """
-    count = len(arguments[0])
-    places = np.arange(-(-count // at_once) * at_once) % count
-
-    @jax.jit
-    def run(*rows: jax.Array) -> jax.Array:
-        return jax.lax.map(lambda row: fun(*row), rows, batch_size=at_once)
-
-    return np.asarray(run(*(jnp.asarray(rows)[places] for rows in arguments)))[:count]
 
 
 def _pointing(examples: dict[str, jax.Array], against: Any) -> dict[str, jax.Array]:

@@ -16,6 +16,7 @@ from fljax.attacks import (
     shadow,
     white_box,
 )
+from fljax.attacks._blocks import in_blocks
 from fljax.papers.channel.victims import Task
 
 LOOKS = ("mse", "psnr", "ssim", "cosine")  # of a reconstruction beside the truth
@@ -39,18 +40,12 @@ def ssim(found: jax.Array, truth: jax.Array, wide: float) -> jax.Array:
 
 
 def _over_cases(fun: Any) -> Any:
-    """Over seeds, side by side, and over cases, a few at a time. The last few are filled up with
-    cases again: fewer would be another program beside the first.
-    """
+    """Over seeds, side by side, and over cases, a few at a time."""
     over_seeds = jax.vmap(fun)
 
     def run(params: Any, *rest: Any) -> Any:
-        count = len(jax.tree.leaves(params)[0])
-        size = min(4, count)
-        places = np.arange(-(-count // size) * size) % count
-        filled = jax.tree.map(lambda leaf: leaf[places], params)
-        found = jax.lax.map(lambda one: over_seeds(one, *rest), filled, batch_size=size)
-        return jax.tree.map(lambda leaf: leaf[:count], found)
+        size = min(4, len(jax.tree.leaves(params)[0]))
+        return in_blocks(over_seeds, at_once=size)(params, *rest)
 
     return run
 
