@@ -4,8 +4,9 @@
 
 `make aot` makes the environments first: the compilers are those of libtpu and of JAX's CUDA wheels,
 and no device is needed. A target without its environment is skipped. Bytes are XLA's own count of
-what a compiled program accesses. Of a loop that count has one trip: `bytes_of_run` has as many as
-there are, and ratios are of these. No figure here is a time.
+what a compiled program accesses; what it hands to cuDNN, cuBLAS and kernels counts by operands and
+results, for XLA counts nothing there. Of a loop that count has one trip: `bytes_of_run` has as many
+as there are, and ratios are of these. No figure here is a time.
 
 | form | what it is |
 |---|---|

@@ -127,6 +127,20 @@ def test_bytes_of_a_run_have_those_of_each_trip_of_a_loop():
     assert targets.of_further_trips(jax.jit(jnp.sin).lower(1.0).compile().as_text()) == 0
 
 
+def test_custom_calls_count_what_they_read_and_write():
+    """XLA counts -1 byte for each, be it a kernel or one of cuDNN's convolutions."""
+    text = """HloModule m, entry_computation_layout={(f32[8]{0})->f32[4]{0}}
+
+ENTRY %main (x.1: f32[8]) -> f32[4] {
+  %x.1 = f32[8]{0} parameter(0)
+  %call.1 = (f32[8]{0}, u8[0]{0}) custom-call(%x.1, %x.1), custom_call_target="a", metadata={}
+  %get.1 = f32[8]{0} get-tuple-element(%call.1), index=0
+  ROOT %call.2 = f32[4]{0} custom-call(%get.1), custom_call_target="b"
+}
+"""
+    assert targets.of_calls(text) == (1 + 3 * 32) + (1 + 32 + 16)
+
+
 @pytest.mark.slow(reason="prepares a run of each scheme")
 @pytest.mark.parametrize("name", programs.ROUNDS)
 def test_rounds_of_schemes_lower(name):

@@ -212,9 +212,9 @@ class ConvProduct(Product):
         lhs, res, split = self._order
         if by_rows:
             out = self.y.shape[-len(self._window) :]
-            x = row_patches(_channels_last(inputs, lhs), self._window, out, self._params)
+            x = row_patches(channels_last(inputs, lhs), self._window, out, self._params)
             y = shifted_rows(
-                _channels_last(cotangent, res), self._num_rows, self._window[0], self._params
+                channels_last(cotangent, res), self._num_rows, self._window[0], self._params
             )
             # As matrices: XLA on CPU is slower at a product of more axes.
             x, y = (z.reshape(z.shape[0], math.prod(z.shape[1:-1]), z.shape[-1]) for z in (x, y))
@@ -275,8 +275,10 @@ class ConvProduct(Product):
         )
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
-        if self.held:
-            return super().weighted_sum(weights)
+        return super().weighted_sum(weights) if self.held else self._weighed_convolution(weights)
+
+    def _weighed_convolution(self, weights: jax.Array) -> jax.Array:
+        """The convolution's own gradient."""
         cotangent, inputs = self._plain[1], drop_rows(self._plain[0], weights)
         dtype = wide(inputs.dtype, cotangent.dtype)
         weighted = weigh_rows(cotangent.astype(dtype), weights)
@@ -310,7 +312,7 @@ def _channels_first(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
     return jnp.transpose(z, [0, 1, *(2 + (a - (a > spec[0])) for a in spec[1:])])
 
 
-def _channels_last(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
+def channels_last(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
     """`[B, n, *the rest in its order]` -> `[B, n, *spatial, C]`."""
     return jnp.moveaxis(_channels_first(z, spec), 2, -1)
 

@@ -218,6 +218,7 @@ class NativeConv(ConvProduct):
             "held": "rows, kept for the sum",
             "rows": "rows, and one more convolution",
             "gram": "inner products of positions, and one more convolution",
+            "kernel": "squared and weighed as a Pallas kernel makes them, twice",
         }[self.form]
         if self.form == "gram":
             work = size * (padded**2 * channels + out**2 * features)

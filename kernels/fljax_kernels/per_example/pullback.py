@@ -17,6 +17,7 @@ from fljax_kernels import _platforms, _rounding
 from fljax_kernels.per_example import jaxprs
 from fljax_kernels.per_example.batches import fresh_keys
 from fljax_kernels.per_example.conv import ConvProduct
+from fljax_kernels.per_example.conv_cuda import CudaConv
 from fljax_kernels.per_example.conv_native import NativeConv
 from fljax_kernels.per_example.plan import Body, Site
 from fljax_kernels.per_example.terms import Lookup, Product, Rows
@@ -118,7 +119,9 @@ def site_term(site: Site, body: Body, cotangent: Any, records: Sequence[Any]) ->
 
 
 def _convolution(*arguments: Any) -> ConvProduct:
-    return (ConvProduct if _platforms.cpu_alone() else NativeConv)(*arguments)
+    if _platforms.cpu_alone():
+        return ConvProduct(*arguments)
+    return (CudaConv if _platforms.candidates() == ("cuda",) else NativeConv)(*arguments)
 
 
 def _product_labels(site: Site, loops: int) -> tuple[list[int], list[int], list[int]]:
