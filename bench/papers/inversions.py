@@ -78,7 +78,7 @@ CASES = (
     Case("ReLU LeNet with max pooling, one image", "lenet", 1, 4),
     Case("vision transformer, one image", "vit", 1, 2, seeds=1),
     Case("smooth LeNet, one image of 64 x 64", "smooth", 1, 2, side=64, seeds=1),
-    Case("ResNet-20, one image", "resnet20", 1, 1, seeds=1),
+    Case("ResNet-20, one image", "resnet20", 1, 2, seeds=1),
 )
 
 
