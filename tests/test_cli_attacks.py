@@ -85,7 +85,7 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
-@pytest.mark.parametrize("scheme", ["dp_sgd", "dp_fedavg"])
+@pytest.mark.parametrize("scheme", ["dp_sgd", "dp_fedavg", "user_ldp"])
 def test_an_image_of_a_batch_is_inverted_however_the_scheme_clips(scheme, tmp_path):
     """Each example by itself, or the client's sum."""
     run_dir = tmp_path / "run"

@@ -29,6 +29,7 @@ from fljax.types import LossFn, Params, PyTree
 # One record of one client in each round: what a scheme's Config is given where it has the field.
 ALONE: dict[str, Any] = {
     "batch_size": 1,
+    "buffer_size": 2,  # both of two parties: a release that waits for one leaves the other out
     "expected_subjects": 1.0,
     "expected_items": 1.0,
     "grid_norm": 640,  # all of the noise drawn alone: at most 4,096 steps, 6.4 times the norm
@@ -47,6 +48,9 @@ ALONE: dict[str, Any] = {
     "straggler_law": "fixed",
 }
 
+
+_PROBES = 256  # rounds that tell how a scheme clips: weights of records may be random
+_SHORT, _LONG = 1e3, 1e9  # gradients, both beyond what clipping lets through
 
 # Of these fields one for each record of the client that is attacked.
 _EACH = (
@@ -147,6 +151,32 @@ def updates(
     # side.
     run = jax.jit(lambda *given: jax.lax.map(lambda each: one(*each), given))
     return run(batch, keys, {} if sent is None else sent)
+
+
+def clips_each(name: str, config: Any, dataset: Dataset) -> bool:
+    """Whether a scheme bounds what each record of a client adds, not the client's sum: of two
+    records whose gradients are far from equally long.
+
+    The short one points along the first parameter, which the long one points a little against. So
+    the first parameter falls where both are clipped to one length, and grows where their sum is,
+    whatever optimizer the server has.
+
+    Args:
+      name, config: the scheme, without noise. dataset: as for `updates`.
+    """
+    x = np.asarray([[_SHORT, 0.0], [-0.6 * _LONG, 0.8 * _LONG]], np.float32)
+    many = np.broadcast_to(x[:, None], (2, _PROBES, 2))
+    moved = updates(
+        name,
+        alone(schemes.get(name), config, 2),
+        lambda params, record: jnp.vdot(params["w"], record["x"]),
+        {"w": jnp.zeros(2)},
+        {"x": jnp.asarray(many[0])},
+        jax.random.split(jax.random.key(0, impl="threefry2x32"), _PROBES),
+        dataset,
+        beside={"x": jnp.asarray(many[1][:, None])},
+    )
+    return float(np.asarray(moved["w"])[:, 0].mean()) > 0
 
 
 def of_channel(name: str, config: Any, seen: Seen) -> tuple[dict[str, Any], Spent]:

@@ -267,10 +267,17 @@ def played(
 
 
 def inverted(
-    options: Any, here: World, moved: list[Any], key: jax.Array, *, channel: bool
+    options: Any,
+    here: World,
+    moved: list[Any],
+    key: jax.Array,
+    *,
+    channel: bool,
+    clipped_each: bool = False,
 ) -> np.ndarray:
     """The images behind all of `moved`, one after the other, in one program; a channel's noise
-    leaves the box that images are in.
+    leaves the box that images are in. clipped_each: of whole batches, whether each record was
+    clipped by itself.
     """
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
     known = here.dataset.train["x"]
@@ -292,7 +299,7 @@ def inverted(
         return _attack_malicious.caught(
             options, here, together["model"], len(moved), number, key, search, prior
         )
-    whole = here.beside is not None and options.attack in attacks.INVERSIONS
+    whole = _whole(options)
     y = here.many["y"]
     y = jnp.concatenate([y[:, None], here.beside["y"]], 1) if whole else y
     labels = jnp.tile(y, (len(moved), *(1,) * (y.ndim - 1)))
@@ -305,25 +312,14 @@ def inverted(
         shape=here.truth.shape[1:],
         settings=search,
         prior=gradient_inversion.gaussian_prior(known) if informed else None,
-        clipped_each=whole and _clips_each(here, moved[0], y),
+        clipped_each=clipped_each,
     )
     return _of_label(found, labels, here.truth) if whole else np.asarray(found)
 
 
-def _clips_each(here: World, moved: Any, y: jax.Array) -> bool:
-    """Whether a scheme bounds what each record of a client adds, not the client's sum: which of
-    both its rounds without noise go along, of labels y `[T, B]`. Anybody could see that on records
-    of one's own.
-    """
-    loss = gradient_inversion.soft_cross_entropy(here.searched)
-    whole = gradient_inversion.gradient(loss)
-    x = jnp.concatenate([here.many["x"][:, None], here.beside["x"]], 1)
-    labels = jax.nn.one_hot(y, here.dataset.num_classes)
-    along = []
-    for observe in (whole, gradient_inversion.clipped(whole)):
-        sent = jax.jit(jax.vmap(observe, (None, 0, 0)))(here.sent.params, x, labels)
-        along.append(np.nanmean(jax.vmap(metrics.cosine)(moved, sent)))
-    return bool(along[1] > along[0])
+def _whole(options: Any) -> bool:
+    """Whether all images of a batch are searched for together."""
+    return options.batch_size > 1 and options.attack in attacks.INVERSIONS
 
 
 def _of_label(found: jax.Array, labels: jax.Array, candidates: np.ndarray) -> np.ndarray:
@@ -435,7 +431,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     told, moved = played(options, here, promise, say)
     key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), len(told))
     channel = schemes.get(options.scheme).promise == "nats"
-    images = inverted(options, here, moved, key, channel=channel)
+    each = _whole(options) and reconstruction.clips_each(options.scheme, told[0][1], here.dataset)
+    images = inverted(options, here, moved, key, channel=channel, clipped_each=each)
     say("inversions done")
     lines, standing = judged(options, here, promise, told, moved, images)
     sees = seen(options, _attack_malicious.num_casts(options, here.dataset))
@@ -445,7 +442,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
 def seen(options: Any, num_casts: int) -> str:
     """What the attacker sees, in words, by so many uploads of each batch."""
     sees = "the model before and after a round, the label, and how the mechanism works"
-    if options.batch_size > 1 and options.attack in attacks.INVERSIONS:
+    if _whole(options):
         sees += "; who inverts has the labels of the whole batch"
     if _OPTIMIZERS.get(options.attack) == "gauss_newton":
         sees += "; who inverts also has the training split, other images of the same kind"

@@ -2,6 +2,8 @@
 nothing defends.
 """
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -295,3 +297,43 @@ def test_what_is_not_finite_is_no_guess():
     ):
         with pytest.raises(ValueError, match="candidates of finite numbers"):
             call(candidates, found)
+
+
+# What their files say: the others clip each record, or the mean of each subject's.
+OF_SUMS = {
+    *("dp_fedavg", "dp_fedbuff", "dp_fedper", "dp_ftrl", "dp_scaffold"),
+    *("distributed_dgauss", "he_dp", "hybrid_alpha", "lightdp", "local_dp", "pile", "secagg_dp"),
+    *("skellam", "smpc_dp", "swiftagg_dp", "tp_smc", "user_ldp"),
+}
+
+
+@pytest.mark.slow(reason="compiles one more scheme", but=["dp_fedavg", "gsgd_dp"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        for name in rounds.promising()
+        if schemes.get(name).promise == "epsilon" and not schemes.get(name).needs_network
+    ],
+)
+def test_how_a_scheme_clips_a_batch_is_seen_in_rounds_of_two_records(name):
+    """Random weights of records, rotations and rounding to a grid do not hide it."""
+    config = reconstruction.config(name, 4, noise_multiplier=0.0)
+    found = reconstruction.clips_each(name, config, DIGITS)
+    assert found is (name not in OF_SUMS)
+    if name == "dp_fedavg":  # whose server may step along signs alone
+        adam = dataclasses.replace(config, server_optimizer="adam")
+        with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by counts
+            assert not reconstruction.clips_each(name, adam, DIGITS)
+
+
+def test_a_client_is_in_every_round_of_a_buffer():
+    """Of two, where a release waits for one, the other one would be in half of them alone."""
+    config = reconstruction.config("dp_fedbuff", noise_multiplier=0.0)
+    loss = lambda params, example: jnp.vdot(params["w"], example["x"])
+    x = np.ones((16, 3), np.float32)
+    keys = jax.random.split(jax.random.key(0), 16)
+    moved = reconstruction.updates(
+        "dp_fedbuff", config, loss, {"w": jnp.zeros(3)}, {"x": jnp.asarray(x)}, keys, DIGITS
+    )
+    assert (np.linalg.norm(moved["w"], axis=1) > 0).all()
