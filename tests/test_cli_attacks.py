@@ -98,6 +98,91 @@ def test_an_image_of_a_batch_is_inverted_however_the_scheme_clips(scheme, tmp_pa
     assert "the labels of the whole batch" in files(run_dir)[1]
 
 
+@pytest.mark.slow(reason="attacks by the command, from training to report")
+@pytest.mark.parametrize(
+    ("flags", "sees"),
+    [
+        (["dlg", "--scheme", "dp_fedavg", "--iterations", "100"], "labels are searched for beside"),
+        (["first_dense", "--scheme", "dp_sgd"], "before and after a round, and how"),
+        (
+            ["inversion_gauss_newton", "--scheme", "dp_fedavg", "--read-labels"]
+            + ["--batch-size", "2", "--local-epochs", "2"],
+            "passes over its images 2 times in steps of 2",
+        ),
+        (
+            ["inversion_gauss_newton", "--scheme", "lightdp", "--clients", "3"],
+            "the sum of 3 clients, and the upload of none",
+        ),
+    ],
+    ids=["labels too", "equations", "local steps", "sum"],
+)
+def test_what_an_upload_is_and_its_labels_need_no_telling(flags, sees, tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--attack", *flags, "--model", "mlp", "--targets", "4", "--repeats", "1"]
+    flags += [] if "--iterations" in flags else ["--iterations", "200"]
+    assert cli.main(["attack", *flags, "--budgets", "1", "--run-dir", str(run_dir)]) == 0
+    plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["inverted"] >= 0.75 and plain["psnr"] > 20 > 15 > private["psnr"]
+    # Four candidates: 1 / 4 by chance, and hardly more is certified of who is not told a label.
+    assert 0.25 < private["bound"] < 0.4 and private["holds"] is not False
+    told = "--clients" in flags
+    assert (private["labelled_bound"] > private["bound"]) is told
+    assert sees in files(run_dir)[1]
+
+
+def test_labels_are_read_off_uploads_of_any_length():
+    from fljax import models
+    from fljax.cli import _attack_observed
+
+    digits = data.load("digits")
+    model = models.create("mlp", example_shape=(8, 8, 1), num_classes=10, key=jax.random.key(0))
+    x, y = digits.test["x"][:6], digits.test["y"][:6]
+    loss = models.softmax_cross_entropy(model.apply)
+    gradients = jax.vmap(jax.grad(loss), (None, 0))(model.params, {"x": x, "y": y})
+    here = types.SimpleNamespace(dataset=digits, sent=model)
+    lengths = jnp.asarray([1e-6, 3.0, 1.0, 40.0, 0.1, np.nan])
+    one = jax.tree.map(lambda leaf: leaf * lengths.reshape(-1, *(1,) * (leaf.ndim - 1)), gradients)
+    found = _attack_observed.read(here, one, 1)
+    np.testing.assert_array_equal(found, [*y[:5, None], [0]])  # of NaN nothing
+    batch = jax.tree.map(lambda leaf: 7 * leaf.sum(0, keepdims=True), gradients)
+    assert sorted(_attack_observed.read(here, batch, 6)[0]) == sorted(y)
+    narrow = types.SimpleNamespace(
+        dataset=digits, sent=types.SimpleNamespace(params={"a": jnp.zeros(3)}, apply=None)
+    )
+    with pytest.raises(ValueError, match="one bias of 10 classes"):
+        _attack_observed.read(narrow, {"a": jnp.zeros((1, 3))}, 1)
+
+
+def test_clients_of_a_sum_have_as_many_records_each_and_are_clipped_alone():
+    """Four unlike records of one loss, whose gradient is the record: what is clipped shows."""
+    from fljax.attacks import reconstruction
+
+    loss = lambda params, example: jnp.vdot(params, example["x"])
+    x = jnp.asarray([[[8.0, 0, 0]], [[0, 8.0, 0]], [[0, 0, 8.0]], [[0, 0, 0.0]]])
+    one = {"x": x[:1, 0], "y": jnp.zeros((1,), jnp.int32)}
+    beside = {"x": x[1:].swapaxes(0, 1), "y": jnp.zeros((1, 3), jnp.int32)}
+    pool = {"x": np.zeros((2, 3), np.float32), "y": np.zeros(2, np.int32)}
+    there = data.Dataset(pool, pool, 2, "lines")
+    keys = jax.random.split(jax.random.key(0), 1)
+    moved = []
+    for records, clients in ((2, 2), (4, 1)):
+        config = reconstruction.config(
+            "dp_fedavg", records, num_clients=clients, noise_multiplier=0.0
+        )
+        moved.append(
+            reconstruction.updates(
+                *("dp_fedavg", config, loss, jnp.zeros(3), one, keys, there),
+                beside=beside,
+                num_clients=clients,
+            )[0]
+        )
+    units = [np.asarray(move) / np.linalg.norm(move) for move in moved]
+    # Two clients: (1, 1, 0) and (0, 0, 1), each clipped to one length; one client: (1, 1, 1).
+    two = np.asarray([0.5**0.5, 0.5**0.5, 1]) / 2**0.5
+    np.testing.assert_allclose(units[0], two, atol=1e-5)
+    np.testing.assert_allclose(units[1], np.full(3, 3**-0.5), atol=1e-5)
+
+
 def test_of_a_batch_the_image_of_the_label_that_is_nearest_to_a_candidate_is_taken():
     from fljax.cli import _attack
 
@@ -250,7 +335,7 @@ def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
     from fljax import data, models
     from fljax.attacks import reconstruction, victims
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent, num_clients):
         return jax.tree.map(lambda leaf: jnp.full((len(keys), *leaf.shape), jnp.nan), params)
 
     monkeypatch.setattr(victims, "smooth_lenet", lambda **given: models.create("softmax", **given))
@@ -374,7 +459,7 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
     from fljax import data
     from fljax.attacks import reconstruction, table
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent, num_clients):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
     # Without noise, and at four budgets.
@@ -431,7 +516,7 @@ def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkey
     from fljax.attacks import reconstruction, victims
     from fljax.cli import _schemas
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent, num_clients):
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
     test = data.load("digits").test
@@ -502,7 +587,7 @@ def test_a_sweep_has_the_uploads_of_the_schemes_that_it_names(monkeypatch):
 
     asked = []
 
-    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent):
+    def updates(name, config, loss, params, examples, keys, dataset, *, beside, sent, num_clients):
         assert len(sent["head"]["bias"]) == len(keys) == len(beside["y"])
         return jax.tree.map(lambda leaf: jnp.ones((len(keys), *leaf.shape)), params)
 
@@ -661,6 +746,14 @@ def test_audit_all_puts_the_papers_in_one_table(tmp_path):
         (["attack", "--targets", "1"], "targets in"),
         (["attack", "--targets", "many"], "many"),
         (["attack", "--attack", "recursive", "--batch-size", "2"], "imprint, fishing"),
+        (["attack", "--attack", "recursive", "--clients", "2"], "Expected clients, local_epochs"),
+        (["attack", "--attack", "dlg", "--read-labels"], "Expected no read_labels with dlg"),
+        (["attack", "--scheme", "dp_sgd", "--local-epochs", "2"], "do not pass over their data"),
+        (
+            ["attack", "--scheme", "dp_fedavg", "--batch-size", "4", "--local-batch-size", "3"],
+            "Expected local_batch_size to divide batch_size=4",
+        ),
+        (["attack", "--scheme", "white_channel", "--clients", "2"], "that promises an epsilon"),
         (["attack", "--batch-size", "2", "--sweep", "dp_sgd"], "do not clip alike"),
         (["attack", "--batch-size", "2", "--scheme", "white_channel"], "which its attacker has"),
         (["attack", "--attack", "imprint", "--batch-size", "0"], "batch_size"),

@@ -22,7 +22,8 @@ _OWN = {
 }
 NAMES = tuple(_OWN)
 # Of `fljax attack`: searches for a record, and linear equations that it solves.
-INVERSIONS = ("inversion", "inversion_lbfgs", "inversion_gauss_newton", "recursive")
+SEARCHES = ("inversion", "inversion_lbfgs", "inversion_gauss_newton", "dlg")
+INVERSIONS = (*SEARCHES, "recursive", "first_dense")
 # So do these, of a malicious server, which sends a model that is made for it.
 MALICIOUS = ("imprint", "fishing")
 # Of `fljax attack`, too: who was trained on, of models that the scheme trains.

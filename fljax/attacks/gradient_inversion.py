@@ -225,8 +225,9 @@ def aggregate(observe: Observe) -> Observe:
 
 
 def clipped(observe: Observe) -> Observe:
-    """The upload is the mean of what each of the `[B]` examples would send alone, scaled to length
-    1: examples that are clipped each by itself, all of them longer than the bound.
+    """The upload is the mean of what each of the `[B]` examples, or of an aggregate each of the
+    `[U]` users, would send alone, scaled to length 1: clipped each by itself, all of them longer
+    than the bound.
     """
 
     def mean(params: Params, x: jax.Array, y: jax.Array) -> PyTree:

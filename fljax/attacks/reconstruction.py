@@ -71,32 +71,37 @@ class Seen(NamedTuple):
     client_data: ClientData
 
 
-def config(name: str, num_records: int = 1, **changes: Any) -> Any:
-    """The Config of scheme `name` with `num_records`, of one client, in each round; `changes` go
-    before.
+def config(name: str, num_records: int = 1, *, num_clients: int = 1, **changes: Any) -> Any:
+    """The Config of scheme `name` with `num_records` of each of `num_clients` in each round;
+    `changes` go before.
 
     Raises:
       ValueError: no such scheme, or a value out of range. TypeError: the Config has no field of
         that name.
     """
     scheme = schemes.get(name)
-    return rounds.small(scheme.Config, _alone(scheme, num_records) | changes, required=changes)
+    values = _alone(scheme, num_records, num_clients) | changes
+    return rounds.small(scheme.Config, values, required=changes)
 
 
-def alone(scheme: schemes.Scheme, config: Any, num_records: int = 1) -> Any:
-    """`config` with `num_records`, of one client, in each round; all else as it is.
+def alone(
+    scheme: schemes.Scheme, config: Any, num_records: int = 1, *, num_clients: int = 1
+) -> Any:
+    """`config` with `num_records` of each of `num_clients` in each round; all else as it is.
 
     Raises:
       ValueError: what is left does not go together with that.
     """
     names = {field.name for field in dataclasses.fields(config)}
-    own = {name: value for name, value in _alone(scheme, num_records).items() if name in names}
-    return dataclasses.replace(config, **own)
+    values = _alone(scheme, num_records, num_clients)
+    return dataclasses.replace(config, **{name: values[name] for name in names & set(values)})
 
 
-def _alone(scheme: schemes.Scheme, num_records: int) -> dict[str, Any]:
+def _alone(scheme: schemes.Scheme, num_records: int, num_clients: int) -> dict[str, Any]:
     each = {name: type(ALONE[name])(num_records) for name in _EACH}
-    return ALONE | each | ({"num_parties": 1} if scheme.noise_at == "silo" else {})
+    least = 1 if scheme.noise_at == "silo" else ALONE["num_parties"]
+    parties = max(num_clients, least)
+    return ALONE | each | {"num_parties": parties, "buffer_size": max(parties, 2)}
 
 
 def updates(
@@ -110,40 +115,43 @@ def updates(
     *,
     beside: PyTree | None = None,
     sent: dict[str, PyTree] | None = None,
+    num_clients: int = 1,
 ) -> PyTree:
     """How far one round moves the model, for each of T records as the only data, or beside others
-    of the same client: leaves `[T, ...]`.
+    of the same client, and of others: leaves `[T, ...]`.
 
     Args:
       name, config: the scheme; its noise must be set.
       examples: {"x", "y"}, leaves `[T, ...]`.
       keys: `[T]`, of the rounds.
       dataset: what a scheme that calibrates its noise on data may look at.
-      beside: like examples, leaves `[T, B - 1, ...]`: records of other subjects, with a config of B
-        records.
+      beside: like examples, leaves `[T, C B - 1, ...]`: records of other subjects, with a config of
+        B records of each of C = num_clients. The first B - 1 are of the same client.
       sent: parts of params, by their names, of which each round has its own: leaves `[T, ...]`.
+      num_clients: that have records, each as many.
 
     Raises:
       As the scheme's `make`.
     """
     scheme = schemes.get(name)
-    num_clients = scheme.population(config).num_clients or 1
+    num_units = scheme.population(config).num_clients or num_clients
     batch = jax.tree.map(lambda leaf: leaf[:, None], examples)
     if beside is not None:
         batch = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, 1), batch, beside)
     num_records = jax.tree.leaves(batch)[0].shape[1]
-    one_each = np.full((num_clients, num_records), -1, np.int32)
-    one_each[0] = np.arange(num_records)
+    each = num_records // num_clients
+    one_each = np.full((num_units, each), -1, np.int32)
+    one_each[:num_clients] = np.arange(num_clients * each).reshape(num_clients, each)
     seen = Seen(
         dataset, ClientData(jax.tree.map(jnp.asarray, dataset.train), jnp.asarray(one_each))
     )
     inputs = scheme.inputs(config, seen) if scheme.inputs is not None else {}
-    algorithm = scheme.make(config, loss, num_units=num_clients, **inputs)
+    algorithm = scheme.make(config, loss, num_units=num_units, **inputs)
 
     def one(records: PyTree, key: jax.Array, sent: dict[str, PyTree]) -> PyTree:
         start = {**params, **sent} if sent else params
         records = records | {SUBJECT: jnp.arange(num_records, dtype=jnp.int32)}
-        here = cohort(ClientData(records, jnp.asarray(one_each)), jnp.arange(num_clients))
+        here = cohort(ClientData(records, jnp.asarray(one_each)), jnp.arange(num_units))
         after, _ = algorithm.round(algorithm.init(start), here, key)
         return jax.tree.map(jnp.subtract, start, after.params)
 
@@ -344,20 +352,21 @@ def invert(
     shape: tuple[int, ...],
     settings: gradient_inversion.Settings,
     prior: gradient_inversion.Prior | None = None,
-    clipped_each: bool = False,
+    observe: gradient_inversion.Observe | None = None,
 ) -> jax.Array:
     """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int
-    `[T]`, or all B records of a batch, `[T, B, *shape]`, by theirs, `[T, B]`, in one program.
+    `[T]`, or all records behind it, `[T, ..., *shape]`, by theirs, `[T, ...]`, in one program.
 
     The uninformed attacker. It compares directions, so that learning rates and clipping do not
-    matter; of a batch it takes records for clipped to one length each where `clipped_each`, else
-    their sum. NaN where no step of the search had a finite loss: the random start is no
+    matter. NaN where no step of the search had a finite loss: the random start is no
     reconstruction.
+
+    Args:
+      observe: what an upload would be, of records `[..., *shape]` by soft labels. None: the
+        gradient of their mean loss.
     """
-    loss = gradient_inversion.soft_cross_entropy(apply)
-    observe = gradient_inversion.gradient(loss)
-    if clipped_each and y.ndim > 1:
-        observe = gradient_inversion.clipped(observe)
+    if observe is None:
+        observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
 
     @jax.jit
     def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
@@ -371,7 +380,7 @@ def invert(
             moved,
             labels if y.ndim > 1 else labels[:, None],
             key,
-            shape=(y.shape[1] if y.ndim > 1 else 1, *shape),
+            shape=(*(y.shape[1:] or (1,)), *shape),
             settings=settings,
             prior=prior,
         )

@@ -14,6 +14,7 @@ from scipy import stats
 from fljax import attacks, data, models, schemes
 from fljax.accounting import words
 from fljax.attacks import (
+    analytic,
     audit,
     gradient_inversion,
     metrics,
@@ -22,7 +23,7 @@ from fljax.attacks import (
     table,
     victims,
 )
-from fljax.cli import _attack_malicious, _attack_noise, _own, _run_files
+from fljax.cli import _attack_malicious, _attack_noise, _attack_observed, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction"
@@ -43,6 +44,7 @@ _OPTIMIZERS: dict[str, Any] = {
     "inversion": "adam",
     "inversion_lbfgs": "lbfgs",
     "inversion_gauss_newton": "gauss_newton",
+    "dlg": "lbfgs",
     "fishing": "gauss_newton",
 }
 # By what a scheme promises. 1,000 nats leave a pixel of these digits exp(-31) of its variance, and
@@ -109,10 +111,13 @@ class Promise(NamedTuple):
 def epsilons(options: Any, own: _own.Own | None, num_rounds: int = 1) -> Promise:
     """Of a scheme with an epsilon: the share of records told right, by so many rounds of each."""
     scheme = schemes.get(options.scheme)
+    several, local = {"num_clients": options.clients}, _attack_observed.local_fields(options)
     if own is None:
-        start = reconstruction.config(options.scheme, options.batch_size, noise_multiplier=1.0)
+        changes = {"noise_multiplier": 1.0, **local}
+        start = reconstruction.config(options.scheme, options.batch_size, **several, **changes)
     else:
-        start = reconstruction.alone(scheme, own.config, options.batch_size)
+        start = reconstruction.alone(scheme, own.config, options.batch_size, **several)
+        start = dataclasses.replace(start, **local)
     configs = [
         (budget, dataclasses.replace(start, noise_multiplier=noise), noise)
         for budget, noise, _ in _attack_noise.noises(
@@ -200,6 +205,8 @@ def world(options: Any, own: _own.Own | None) -> World:
     make: Any = victims.smooth_lenet
     if options.attack == "recursive":
         make = lambda **given: victims.leaky_chain(**given).functional
+    if options.attack == "first_dense":
+        make = functools.partial(models.create, "mlp")
     if options.model is not None:
         make = functools.partial(models.create, options.model)
     victim = make(example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0))
@@ -259,6 +266,7 @@ def played(
                 here.dataset,
                 beside=beside,
                 sent=heads,
+                num_clients=options.clients,
             )
         )
         what = "without noise" if place == 0 else f"{words.at_most(budget)} {promise.unit}"
@@ -267,17 +275,10 @@ def played(
 
 
 def inverted(
-    options: Any,
-    here: World,
-    moved: list[Any],
-    key: jax.Array,
-    *,
-    channel: bool,
-    clipped_each: bool = False,
+    options: Any, here: World, config: Any, moved: list[Any], key: jax.Array, *, channel: bool
 ) -> np.ndarray:
-    """The images behind all of `moved`, one after the other, in one program; a channel's noise
-    leaves the box that images are in. clipped_each: of whole batches, whether each record was
-    clipped by itself.
+    """The images behind all of `moved`, one after the other, in one program, by the `config` of
+    rounds without noise; a channel's noise leaves the box that images are in.
     """
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
     known = here.dataset.train["x"]
@@ -287,12 +288,16 @@ def inverted(
         return _attack_malicious.read(together["imprint"], here.truth, box)
     if options.attack == "recursive":
         return _solved(here, together, jnp.tile(here.many["y"], len(moved)), box)
+    if options.attack == "first_dense":
+        return _first_input(here, together, box)
     number = _attack_malicious.num_casts(options, here.dataset)
     search = gradient_inversion.Settings(
         optimizer=_OPTIMIZERS[options.attack],
         num_iterations=options.iterations,
-        tv_weight=0.0 if informed else _TV,  # the prior says how images vary
+        # The prior says how images vary; DLG asks for none of it.
+        tv_weight=0.0 if informed or options.attack == "dlg" else _TV,
         box=box,
+        fit_labels=options.attack == "dlg",
     )
     if number > 1:
         prior = gradient_inversion.gaussian_prior(known)
@@ -301,8 +306,16 @@ def inverted(
         )
     whole = _whole(options)
     y = here.many["y"]
-    y = jnp.concatenate([y[:, None], here.beside["y"]], 1) if whole else y
+    if whole:
+        y = jnp.concatenate([y[:, None], here.beside["y"]], 1)
+        if options.clients > 1:
+            y = y.reshape(-1, options.clients, options.batch_size)
     labels = jnp.tile(y, (len(moved), *(1,) * (y.ndim - 1)))
+    if options.read_labels:
+        read = _attack_observed.read(here, together, y[0].size)
+        labels = jnp.asarray(read.reshape(labels.shape))
+    searches = options.attack in attacks.SEARCHES
+    observe = _attack_observed.observe(options, here, config) if searches else None
     found = reconstruction.invert(
         here.searched,
         here.sent.params,
@@ -312,14 +325,23 @@ def inverted(
         shape=here.truth.shape[1:],
         settings=search,
         prior=gradient_inversion.gaussian_prior(known) if informed else None,
-        clipped_each=clipped_each,
+        observe=observe,
     )
-    return _of_label(found, labels, here.truth) if whole else np.asarray(found)
+    if not whole:
+        return np.asarray(found)
+    of_one = jnp.zeros_like(labels) if not knows_label(options) else labels
+    flat = found.reshape(len(labels), -1, *here.truth.shape[1:])
+    return _of_label(flat, of_one.reshape(len(labels), -1), here.truth)
 
 
 def _whole(options: Any) -> bool:
     """Whether all images of a batch are searched for together."""
-    return options.batch_size > 1 and options.attack in attacks.INVERSIONS
+    return options.batch_size * options.clients > 1 and options.attack in attacks.INVERSIONS
+
+
+def knows_label(options: Any) -> bool:
+    """Whether who inverts is told the label of the image, or uses none that it is not told."""
+    return options.attack not in ("dlg", "first_dense") and not options.read_labels
 
 
 def _of_label(found: jax.Array, labels: jax.Array, candidates: np.ndarray) -> np.ndarray:
@@ -333,6 +355,28 @@ def _of_label(found: jax.Array, labels: jax.Array, candidates: np.ndarray) -> np
     same = np.asarray(labels) == np.asarray(labels)[:, :1]
     best = np.where(same & np.isfinite(far), far, np.inf).argmin(1)
     return np.asarray(images[np.arange(len(images)), best])
+
+
+def _first_input(here: World, together: Any, box: tuple[float, float] | None) -> np.ndarray:
+    """The image off the gradient of the first dense layer, which reads it flat; NaN where an upload
+    is not finite or has none.
+
+    Raises:
+      ValueError: the model has no such layer with bias.
+    """
+    shape = here.truth.shape[1:]
+    kernels = jax.tree_util.tree_leaves_with_path(here.sent.params)
+    paths = [path[:-1] for path, leaf in kernels if leaf.shape[:1] == (math.prod(shape),)]
+    leaves = dict(jax.tree_util.tree_leaves_with_path(together))
+    bias = (jax.tree_util.DictKey("bias"),)
+    if not paths or paths[0] + bias not in leaves:
+        raise ValueError(
+            "Expected a model with first_dense whose first layer reads an image flat and has a "
+            "bias, as mlp, got another."
+        )
+    kernel, bias = (leaves[(*paths[0], jax.tree_util.DictKey(n))] for n in ("kernel", "bias"))
+    found = np.asarray(jax.vmap(analytic.first_dense)(kernel, bias)).reshape(-1, *shape)
+    return found if box is None else np.clip(found, *box)
 
 
 def _solved(
@@ -390,8 +434,12 @@ def judged(
         if place:
             bound, standing = promise.bound(config)
             certified = Certified(bound, bound, bound)
-            if not channel:
-                certified = _of_labels(scheme.run_event(config, number), here, bound)
+            event = scheme.run_event(config, number) if not channel else None
+            if event is not None and knows_label(options):
+                certified = _of_labels(event, here, bound)
+            elif event is not None:
+                error = reconstruction.error_bound(event, here.truth)
+                certified = Certified(bound, bound, error)
         if number > 1:
             choices = _attack_malicious.picked(options, here, moved[place], number)
         else:
@@ -431,8 +479,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     told, moved = played(options, here, promise, say)
     key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), len(told))
     channel = schemes.get(options.scheme).promise == "nats"
-    each = _whole(options) and reconstruction.clips_each(options.scheme, told[0][1], here.dataset)
-    images = inverted(options, here, moved, key, channel=channel, clipped_each=each)
+    images = inverted(options, here, told[0][1], moved, key, channel=channel)
     say("inversions done")
     lines, standing = judged(options, here, promise, told, moved, images)
     sees = seen(options, _attack_malicious.num_casts(options, here.dataset))
@@ -441,9 +488,25 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
 
 def seen(options: Any, num_casts: int) -> str:
     """What the attacker sees, in words, by so many uploads of each batch."""
-    sees = "the model before and after a round, the label, and how the mechanism works"
-    if _whole(options):
+    label = ", the label" if knows_label(options) else ""
+    sees = f"the model before and after a round{label}, and how the mechanism works"
+    if _whole(options) and knows_label(options):
         sees += "; who inverts has the labels of the whole batch"
+    if options.read_labels:
+        sees += (
+            "; labels are read off the last layer's bias, by what the model answers to other "
+            "images of the same kind"
+        )
+    if options.attack == "dlg":
+        sees += "; labels are searched for beside images"
+    if options.local_epochs > 1 or options.local_batch_size is not None:
+        size = options.local_batch_size or options.batch_size
+        sees += (
+            f"; the client passes over its images {options.local_epochs} times in steps of {size}, "
+            "in orders that the attacker does not know"
+        )
+    if options.clients > 1:
+        sees += f"; it has the sum of {options.clients} clients, and the upload of none"
     if _OPTIMIZERS.get(options.attack) == "gauss_newton":
         sees += "; who inverts also has the training split, other images of the same kind"
     if options.attack in attacks.MALICIOUS:
@@ -530,6 +593,12 @@ def images(options: Any, own: _own.Own | None) -> data.Dataset:
 
 def company(options: Any) -> str:
     """What else there is, in words."""
+    if options.clients > 1:
+        return (
+            f"The image is one of {options.batch_size} records of its client, of "
+            f"{options.clients} clients with as many; the others are drawn of the training split. "
+            "The certificate is of one client, or one record, whatever the others have."
+        )
     if options.batch_size > 1:
         return (
             f"The image is one of {options.batch_size} records of its client, the others are drawn "
@@ -597,11 +666,16 @@ def sections(options: Any, found: Found) -> list[str]:
         ]
         for line in found.lines
     }
+    told = (
+        "Who inverts knows the label, too, and is held to the bound for images of that label "
+        "alone; so is the error."
+        if knows_label(options)
+        else "Who inverts is not told the label, and is held to the bound for all images."
+    )
     knows = (
         f"It is one of {options.targets} equally likely ones: the attacker who picks knows them "
-        "beforehand, who inverts learns the candidates only afterwards, to name the nearest. Who "
-        "inverts knows the label, too, and is held to the bound for images of that label alone; so "
-        "is the error."
+        "beforehand, who inverts learns the candidates only afterwards, to name the nearest. "
+        f"{told}"
         if share
         else (
             "The attacker has no candidates: it inverts the gradient, and knows mean and "
@@ -632,7 +706,8 @@ def sections(options: Any, found: Found) -> list[str]:
                 quantity="PSNR of the mean error, dB",
                 share=False,
             ),
-            f"The bound is {found.standing}, for whoever knows the label.",
+            f"The bound is {found.standing}"
+            f"{', for whoever knows the label' if knows_label(options) else ''}.",
         ),
         "</div>",
         run_page.section(

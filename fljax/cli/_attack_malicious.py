@@ -17,13 +17,14 @@ _BINS, _SCALE = 16, 10.0  # bins for each image of the batch; the layer's share 
 
 
 def beside(options: Any, dataset: data.Dataset, count: int) -> PyTree | None:
-    """The other images of each of `count` batches, of the training split, leaves `[count, B - 1,
-    ...]`; None of batches of one.
+    """The other images of each of `count` uploads, of C clients with B each, of the training split,
+    leaves `[count, C B - 1, ...]`; None where there is one image.
     """
-    if options.batch_size == 1:
+    number = options.batch_size * options.clients
+    if number == 1:
         return None
     rng = np.random.default_rng([options.seed, 4])
-    rows = rng.integers(0, len(dataset.train["y"]), (count, options.batch_size - 1))
+    rows = rng.integers(0, len(dataset.train["y"]), (count, number - 1))
     return {name: jnp.asarray(dataset.train[name][rows]) for name in ("x", "y")}
 
 

@@ -95,7 +95,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         together = [move for *_, moved, _ in mine for move in moved]
         key = jax.random.fold_in(root, len(games) + kind)
         # All of a kind have as many uploads of a batch.
-        images = _attack.inverted(mine[0][0], here, together, key, channel=kind)
+        config = mine[0][2][0][1]
+        images = _attack.inverted(mine[0][0], here, config, together, key, channel=kind)
         size = len(here.many["y"])
         for each, promise, told, moved, _ in mine:
             own_images, images = images[: len(told) * size], images[len(told) * size :]

@@ -9,7 +9,7 @@ import tyro
 
 from fljax import _validate, attacks, schemes
 from fljax.attacks import rounds
-from fljax.cli import _args, _output, _run_files
+from fljax.cli import _args, _attack_observed, _output, _run_files
 from fljax.data import builtin
 from fljax.simulation.record import folder
 
@@ -21,8 +21,11 @@ inverts the gradient and learns the candidates only afterwards, the other knows 
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
 inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
-split's images. With --batch-size they look for all images of a batch, by their labels. recursive
-solves linear equations layer by layer, behind leaky ReLUs. imprint and fishing are of a malicious
+split's images; dlg searches for label and image together. With --batch-size they look for all
+images of a batch, by their labels, or with --read-labels by those that the last layer's bias tells;
+with --clients behind the sum of several clients, with --local-epochs behind several steps of each.
+recursive solves linear equations layer by layer, behind leaky ReLUs; first_dense reads an image off
+a first layer that is dense. imprint and fishing are of a malicious
 server, which sends a model that is made for it: a layer whose gradient holds the images, or a head
 through which one image of a batch alone, of --batch-size images, has a gradient. The certificate is
 that of an honest server's round, for whoever sees only what the mechanism releases.
@@ -154,6 +157,16 @@ class Options:
     """Images behind one upload, of inversions, imprint and fishing, or texts, of decepticons: the
     one that is attacked and others of the training split; of properties images of a client.
     """
+    clients: int = 1
+    """Of searches for images: clients with batch_size images each, of whose sum alone is seen."""
+    local_epochs: int = 1
+    """Of searches for images: passes of a client over its images in a round, of dp_fedavg and other
+    schemes whose clients train.
+    """
+    local_batch_size: int | None = None
+    """Images in a step of these passes. none: batch_size."""
+    read_labels: bool = False
+    """Searches for images are not told labels, but read them off the last layer's bias."""
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
     iterations: int = 400
@@ -229,8 +242,10 @@ class Options:
             targets=self.targets, repeats=self.repeats, iterations=self.iterations
         )
         _validate.positive_int(batch_size=self.batch_size)
-        searches = tuple(name for name in attacks.INVERSIONS if name != "recursive")
-        several = (*searches, *attacks.MALICIOUS, attacks.TEXTS, attacks.PROPERTIES)
+        _validate.positive_int(clients=self.clients, local_epochs=self.local_epochs)
+        if self.local_batch_size is not None:
+            _validate.positive_int(local_batch_size=self.local_batch_size)
+        several = (*attacks.SEARCHES, *attacks.MALICIOUS, attacks.TEXTS, attacks.PROPERTIES)
         if self.batch_size > 1 and self.attack not in several:
             raise ValueError(
                 f"Expected batch_size 1 with attack={self.attack!r}, or one of "
@@ -241,12 +256,13 @@ class Options:
             self._check_sweep()
         behind = (self.scheme,) if self.sweep is None else self.sweep
         nats = any(schemes.get(name).promise == "nats" for name in behind)
-        if nats and self.batch_size > 1 and self.attack in (*searches, "imprint"):
+        if nats and self.batch_size > 1 and self.attack in (*attacks.SEARCHES, "imprint"):
             raise ValueError(
                 f"Expected batch_size 1 with {self.attack} on a scheme that promises nats: which "
                 "of a batch's images is the one is told by candidates, which its attacker has not, "
                 f"got batch_size={self.batch_size}."
             )
+        _attack_observed.check(self, attacks.SEARCHES)
         if self.num_rounds is not None:
             _validate.positive_int(num_rounds=self.num_rounds)
         if nats and self.attack == "fishing" and (self.num_rounds or 1) > 1:
