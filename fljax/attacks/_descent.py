@@ -27,7 +27,7 @@ def adam(
 
     Args:
       value_and_grad: `(variables, input of this step) -> (value [], gradient)`.
-      start: pytree of float32 arrays.
+      start: pytree of arrays of one float dtype, in which is searched.
       learning_rates: `[steps]`, one for each step.
       inputs: pytree with leading axis steps, or None.
       signed: Adam is given the sign of the gradient.
@@ -44,6 +44,7 @@ def adam(
         variables, first, second, best, least = carry
         rate, floor, given = x
         value, grads = value_and_grad(variables, given)
+        value = value.astype(least.dtype)
         better = value < least
         best = jax.tree.map(lambda new, old: jnp.where(better, new, old), variables, best)
         if signed:
@@ -55,9 +56,9 @@ def adam(
         )
         return (project(variables), first, second, best, jnp.where(better, value, least)), None
 
-    zero = jax.tree.map(jnp.zeros_like, start)
-    carry = (start, zero, zero, start, jnp.full((), jnp.inf, jnp.float32))
-    xs = (jnp.asarray(rates, jnp.float32), jnp.asarray(floors, jnp.float32), inputs)
+    zero, dtype = jax.tree.map(jnp.zeros_like, start), _dtype(start)
+    carry = (start, zero, zero, start, jnp.full((), jnp.inf, dtype))
+    xs = (jnp.asarray(rates, dtype), jnp.asarray(floors, dtype), inputs)
     (last, _, _, best, least), _ = jax.lax.scan(step, carry, xs)
     return last, best, least
 
@@ -77,7 +78,7 @@ def gauss_newton(
 
     Args:
       residual: `(variables, weights) -> pytree`, whose squares are summed.
-      start: pytree of float32 arrays.
+      start: pytree of arrays of one float dtype, in which is searched.
       num_products: in all, shared out among the steps.
       weigh: `(variables, input of this step) -> weights`, held through a step.
       inputs: pytree with leading axis `num_steps(num_products)`.
@@ -100,7 +101,7 @@ def gauss_newton(
         damping = jnp.where(better, damping * _EASED, damping * _DAMPED)
         return (variables, jnp.clip(damping, _LEAST_DAMPING, _MOST_DAMPING)), None
 
-    (last, _), _ = jax.lax.scan(step, (start, jnp.asarray(_DAMPING, jnp.float32)), inputs)
+    (last, _), _ = jax.lax.scan(step, (start, jnp.asarray(_DAMPING, _dtype(start))), inputs)
     return last, square(residual(last, weigh(last, jax.tree.map(lambda leaf: leaf[-1], inputs))))
 
 
@@ -135,7 +136,12 @@ def _solve(normal: Callable[[T], T], right: T, num_products: int) -> T:
 
 def _dot(a: Any, b: Any) -> jax.Array:
     pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return sum((jnp.sum(u * v) for u, v in pairs), jnp.zeros(()))
+    # From a plain 0: an array of one would be of float64 with jax_enable_x64.
+    return jnp.asarray(sum((jnp.sum(u * v) for u, v in pairs), 0.0))
+
+
+def _dtype(tree: Any) -> Any:
+    return jax.tree.leaves(tree)[0].dtype
 
 
 def _add(scale: jax.Array, a: T, b: T) -> T:

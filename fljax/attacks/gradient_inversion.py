@@ -271,7 +271,8 @@ def invert(
     Args:
       observe: what an upload would be, `(params, x, y) -> pytree`.
       params: of the model, the same for all targets.
-      observed: the uploads, each leaf with a leading axis T.
+      observed: the uploads, each leaf with a leading axis T. Where one is of float64, so is the
+        search; else it is of float32.
       y: labels as probabilities `[T, ..., num_classes]`, or what `observe` takes; with fit_labels
         its shape counts.
       key: for the starts.
@@ -314,9 +315,15 @@ def invert(
                 "Expected no penalty with optimizer='gauss_newton', which takes a prior, got one."
             )
         penalty = fljax_kernels.loop_friendly(penalty, inside_loop=True)
+    # With jax_enable_x64 uploads may be of float64, and the search is, too.
+    observed = jax.tree.map(jnp.asarray, observed)
+    wide = any(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(observed))
+    dtype = jnp.float64 if wide else jnp.float32
+    if prior is not None:
+        prior = jax.tree.map(lambda leaf: leaf.astype(dtype), prior)
     low, high = settings.box or (-1.0, 1.0)
     if settings.optimizer == "gauss_newton" and start is None:
-        start = jnp.full(shape, 0.5 * (low + high), jnp.float32)
+        start = jnp.full(shape, 0.5 * (low + high), dtype)
     share = np.arange(settings.num_iterations) / settings.num_iterations
     rates = settings.learning_rate * 0.1 ** np.searchsorted(_DECAY_AT, share, "right")
 
@@ -330,18 +337,18 @@ def invert(
     def begin(key: jax.Array) -> Any:
         if prior is not None:
             lead = tuple(shape)[: len(shape) - prior.mean.ndim]
-            along = 0.1 * jax.random.normal(key, (*lead, len(prior.roots)))
-            return {"along": along, "about": jnp.zeros(shape, jnp.float32)}
-        anywhere = jax.random.uniform(key, shape)
+            along = 0.1 * jax.random.normal(key, (*lead, len(prior.roots)), dtype)
+            return {"along": along, "about": jnp.zeros(shape, dtype)}
+        anywhere = jax.random.uniform(key, shape, dtype)
         if start is None:
             return low + (high - low) * anywhere
-        return start + 0.1 * (high - low) * (anywhere - 0.5)
+        return jnp.asarray(start, dtype) + 0.1 * (high - low) * (anywhere - 0.5)
 
     def first(y: jax.Array, key: jax.Array) -> dict[str, Any]:
         x_key, y_key = jax.random.split(key)
         variables: dict[str, Any] = {"x": begin(x_key)}
         if settings.fit_labels:
-            variables["y"] = jax.random.normal(y_key, y.shape)
+            variables["y"] = jax.random.normal(y_key, y.shape, dtype)
         return variables
 
     def objective_of(target: PyTree, y: jax.Array) -> Callable[[PyTree], jax.Array]:
@@ -350,9 +357,9 @@ def invert(
         def objective(variables: PyTree) -> jax.Array:
             labels = jax.nn.softmax(variables["y"]) if settings.fit_labels else y
             gap = _distance(observe(params, variables["x"], labels), target, scale, settings)
-            variation = total_variation(variables["x"]) if settings.tv_weight else jnp.zeros(())
-            more = jnp.zeros(()) if penalty is None else penalty(variables["x"])
-            return gap + settings.tv_weight * variation + more
+            if settings.tv_weight:
+                gap += settings.tv_weight * total_variation(variables["x"])
+            return gap if penalty is None else gap + penalty(variables["x"])
 
         return objective
 
@@ -466,7 +473,7 @@ def _by_gauss_newton(
         return parts
 
     steps = _descent.num_steps(settings.num_iterations)
-    path = jnp.asarray(np.geomspace(*_PRIOR_PATH, steps), jnp.float32)
+    path = jnp.asarray(np.geomspace(*_PRIOR_PATH, steps), jax.tree.leaves(variables)[0].dtype)
     best, loss = _descent.gauss_newton(residual, variables, settings.num_iterations, weigh, path)
     x = examples(best["x"])
     return x if settings.box is None else jnp.clip(x, *settings.box), labels(best), loss
@@ -487,7 +494,7 @@ def _distance(found: PyTree, target: PyTree, scale: jax.Array, settings: Setting
                 jnp.sum(a * b)  # of a vdot's flat vectors, XLA transposes matrices
                 for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(target), strict=True)
             ),
-            jnp.zeros(()),
+            0.0,
         )
         return 1 - inner / jnp.maximum(
             jnp.sqrt(jnp.maximum(_descent.square(found), 1e-30)) * scale, 1e-30

@@ -474,3 +474,43 @@ def test_a_start_of_another_shape_or_not_finite_is_refused(ten_gradients, lenet,
         jax.eval_shape(run, jax.ShapeDtypeStruct(SHAPE, jnp.float32))
     with pytest.raises(ValueError, match="finite"):
         run(jnp.zeros((1, *SHAPE)).at[0, 0].set(jnp.nan))
+
+
+@pytest.mark.slow(reason="compiles one more search", but=["adam-float32", "gauss_newton-float64"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        inversion.Settings(num_iterations=200),
+        inversion.Settings(num_iterations=200, tv_weight=0.0, fit_labels=True, distance="tag"),
+        inversion.Settings(num_iterations=200, num_restarts=2, group_weight=1e-3),
+        inversion.Settings(optimizer="lbfgs", tv_weight=0.0, num_iterations=60),
+        inversion.Settings(optimizer="gauss_newton", tv_weight=0.0, num_iterations=400),
+        inversion.Settings(optimizer="gauss_newton", num_iterations=100, fit_labels=True),
+    ],
+    ids=["adam", "labels", "together", "lbfgs", "gauss_newton", "variation"],
+)
+def test_a_search_has_its_uploads_dtype_where_x64_is_enabled(settings, dtype):
+    rng = np.random.default_rng(3)
+    with jax.enable_x64(True):
+        x = jnp.asarray(rng.uniform(0.2, 0.8, (1, 1, 4, 4, 1)), dtype)
+        y = jax.nn.one_hot(jnp.asarray([[1]]), 5, dtype=dtype)
+        weights = jnp.asarray(0.5 * rng.normal(size=(16, 5)), dtype)
+        apply = lambda params, x: jnp.tanh(x.reshape(-1) @ params)
+        observe = inversion.gradient(inversion.soft_cross_entropy(apply))
+        uploads = jax.vmap(observe, (None, 0, 0))(weights, x, y)
+        prior = None
+        if settings.optimizer == "gauss_newton":
+            public = rng.uniform(0.2, 0.8, (20, 4, 4, 1))
+            prior = inversion.gaussian_prior(public)
+        run = jax.jit(
+            lambda u, k, p: inversion.invert(
+                observe, weights, u, y, k, shape=(1, 4, 4, 1), settings=settings, prior=p
+            )
+        )
+        found = run(uploads, jax.random.key(0), prior)
+        assert {leaf.dtype for leaf in found} == {np.dtype(dtype)}
+        assert np.isfinite(found.x).all()
+        if settings.optimizer == "lbfgs":
+            # 1 - cosine is of the order of a rounding, or of its dtype's.
+            assert float(found.loss[0]) < (1e-5 if dtype == np.float32 else 1e-9)
