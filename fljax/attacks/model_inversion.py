@@ -60,45 +60,55 @@ def by_gradient(
     params: Params,
     prior: Prior,
     num_classes: int,
+    *,
+    length: float = 1.0,
 ) -> jax.Array:
     """What each class looks like without a search, `[num_classes, ...]`: from the mean of public
     examples along the gradient of the class's logit over the mean logit. Pure, to be jitted.
 
     Of logistic regression that started at zero and has not run long that gradient is the mean of
-    the class's examples less that of all, up to a factor that all classes share: the root mean
-    square of the results' distances to the mean is made that of public examples. Directions in
-    which these differ little tell little but noise, and count by the root of their standard
-    deviation.
+    the class's examples less that of all, up to a factor that all classes share. Directions in
+    which public examples differ little tell little but noise, and count by the root of their
+    standard deviation. Of a network the gradient differs from place to place: it is taken half way
+    to where the gradient at the mean leads by length 1, of all classes, and its mean counts.
 
     Threat: as `invert`, with public examples of the same kind (`gradient_inversion.gaussian_prior`)
       in place of their mean.
 
     Args:
       apply: `(params, x) -> logits` of one example.
+      length: root mean square of the results' distances to the mean, in those of public examples:
+        below 1 where examples of a class differ among themselves. > 0.
 
     Raises:
-      ValueError: num_classes is out of range, or not that of the logits.
+      ValueError: num_classes or length is out of range, or num_classes not that of the logits.
 
-    Source: Fredrikson, Jha, Ristenpart (2015), as `invert`, with one step, and a Gaussian in place
+    Source: Fredrikson, Jha, Ristenpart (2015), as `invert`, with two steps, and a Gaussian in place
       of their filter of steps.
     """
     _validate.positive_int(num_classes=num_classes)
+    _validate.positive(length=length)
     size = jax.eval_shape(apply, params, prior.mean).shape
     if size != (num_classes,):
         raise ValueError(
             f"Expected num_classes={size[0] if len(size) == 1 else size}, as logits, got "
             f"num_classes={num_classes}."
         )
-    slopes = jax.jacrev(lambda x: apply(params, x))(prior.mean)
-    slopes = (slopes - jnp.mean(slopes, 0, keepdims=True)).reshape(num_classes, -1)
     roots = prior.roots.reshape(len(prior.roots), -1)
     lengths = jnp.maximum(jnp.linalg.norm(roots, axis=1, keepdims=True), 1e-30)
     axes = roots / lengths
-    inside = slopes @ axes.T
-    moved = (inside * lengths.T**0.5) @ axes + prior.rest**0.5 * (slopes - inside @ axes)
     far = jnp.sum(jnp.square(lengths)) + roots.shape[1] * jnp.square(prior.rest)
-    moved *= jnp.sqrt(num_classes * far / jnp.maximum(jnp.sum(jnp.square(moved)), 1e-30))
-    return prior.mean[None] + moved.reshape(num_classes, *prior.mean.shape)
+    slopes = lambda at: jax.jacrev(lambda x: apply(params, x))(at)
+
+    def along(slopes: jax.Array) -> jax.Array:
+        slopes = (slopes - jnp.mean(slopes, 0, keepdims=True)).reshape(num_classes, -1)
+        inside = slopes @ axes.T
+        moved = (inside * lengths.T**0.5) @ axes + prior.rest**0.5 * (slopes - inside @ axes)
+        moved *= jnp.sqrt(num_classes * far / jnp.maximum(jnp.sum(jnp.square(moved)), 1e-30))
+        return moved.reshape(num_classes, *prior.mean.shape)
+
+    half_way = prior.mean[None] + 0.5 * along(slopes(prior.mean))
+    return prior.mean[None] + length * along(jnp.mean(jax.vmap(slopes)(half_way), 0))
 
 
 def error(found: Any, x: Any, y: Any) -> float:

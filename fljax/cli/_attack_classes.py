@@ -13,20 +13,21 @@ import numpy as np
 
 from fljax import data, models, schemes
 from fljax.accounting import words
-from fljax.attacks import metrics, model_inversion, trained
+from fljax.attacks import gradient_inversion, metrics, model_inversion, trained
 from fljax.cli import _attack, _attack_membership, _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "What each class looks like"
 HEAD = ("budget", "noise", "PSNR", "of the mean image", "classes told", "accuracy", "on others")
+_LENGTH = 0.5  # of a class's mean from that of all, in what images are from it
 
 
 class Line(NamedTuple):
     """One budget; infinite: without noise. psnr, guessed: medians over classes, beside the class's
-    mean image, of what was found and of the attacker's own mean image, where the search starts.
-    picked: the share of classes towards whose mean image the search went most, from the mean of
-    all. member_accuracy, other_accuracy: of the model, on what it was trained on and on held-out
-    images. No bound is taken: `bound` is 1, holds None.
+    mean image, of what was found and of the attacker's own mean image, where it starts. picked: the
+    share of classes towards whose mean image it went most, from the mean of all. member_accuracy,
+    other_accuracy: of the model, on what it was trained on and on held-out images. No bound is
+    taken: `bound` is 1, holds None.
     """
 
     budget: float
@@ -98,9 +99,10 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
             jax.vmap(model.apply, (None, 0))(params, part["x"]).argmax(-1) == part["y"]
         )
     )
+    prior = gradient_inversion.gaussian_prior(held["x"])
     invert = jax.jit(
-        lambda params: model_inversion.invert(
-            model.apply, params, start, classes, num_iterations=options.iterations, box=box
+        lambda params: model_inversion.by_gradient(
+            model.apply, params, prior, classes, length=_LENGTH
         )
     )
 
@@ -132,7 +134,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     def line(place: int, budget: float, noise: float) -> Line:
         noisy = dataclasses.replace(config, noise_multiplier=noise)
         params = fitted(noisy, jax.random.fold_in(root, 2 + place))
-        found = np.asarray(invert(params))
+        found = np.clip(invert(params), *box)
         near = lambda a: float(
             np.median([metrics.psnr(x, t) for x, t in zip(a, truth, strict=True)])
         )
@@ -191,11 +193,11 @@ def sections(options: Any, found: Found) -> list[str]:
     )
     note = (
         f"{options.pool} images of {options.dataset} train a model, {options.num_rounds} rounds. A "
-        "class is told where the search went towards its mean image more than towards any other's."
+        "class is told where the guess went towards its mean image more than towards any other's."
     )
     threat = (
-        "<p>The attacker holds the trained model, as every client does, and the mean of images "
-        "that were not trained on. A class is no unit of a promise: a bound on what each example "
+        "<p>The attacker holds the trained model, as every client does, and images that were "
+        "not trained on. A class is no unit of a promise: a bound on what each example "
         "or client adds is none on what they have in common.</p>"
     )
     return [

@@ -52,7 +52,7 @@ With --attack properties a round has one client's images, --batch-size of them, 
 whether they are turned, and the mix of their labels. No bound is taken.
 
 With --attack model_inversion a model is trained by the scheme on --pool images, and whoever holds
-it looks for an image that it takes for each class. No bound is taken.
+it reads off its gradient what each class looks like. No bound is taken.
 
 With --settings it is the scheme of a run's folder, or of a TOML, with its own numbers but for few
 clients, or of an inversion or symbols one record; its data, and of attacks on membership or symbols
@@ -170,9 +170,7 @@ class Options:
     repeats: int = 4
     """Rounds of each image or text, with noise of their own."""
     iterations: int = 400
-    """Steps of the inversion, model_inversion too; of inversion_gauss_newton products with the
-    Jacobian.
-    """
+    """Steps of the inversion; of inversion_gauss_newton products with the Jacobian."""
     shadows: int = 16
     """Shadow models of attacks on membership."""
     pool: int = 160

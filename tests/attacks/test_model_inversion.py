@@ -25,12 +25,20 @@ def test_classes_lie_along_their_gradients_as_far_as_public_examples_do():
         *(jnp.asarray(v, jnp.float32) for v in (mean, roots, lengths[-1]))
     )
     apply = lambda params, x: jnp.tanh(params @ (x - prior.mean).reshape(-1)) + 3.0
-    found = jax.jit(lambda p: model_inversion.by_gradient(apply, p, prior, 3))(
-        jnp.asarray(weights, jnp.float32)
-    )
-    along = (weights - weights.mean(0)) @ axes.T * lengths**0.5 @ axes
-    expected = along * (3 * (16 + 1 + 6 / 16) / np.square(along).sum()) ** 0.5
-    np.testing.assert_allclose((np.asarray(found) - mean).reshape(3, 6), expected, rtol=1e-4)
+
+    def along(slopes, length):
+        moved = (slopes - slopes.mean(0)) @ axes.T * lengths**0.5 @ axes
+        return length * moved * (3 * (16 + 1 + 6 / 16) / np.square(moved).sum()) ** 0.5
+
+    for length in (1.0, 0.5):
+        find = lambda p, of=length: model_inversion.by_gradient(apply, p, prior, 3, length=of)
+        found = jax.jit(find)(jnp.asarray(weights, jnp.float32))
+        half_way = 0.5 * along(weights, 1.0)  # at the mean tanh has a slope of 1
+        slopes = (1 - np.square(np.tanh(half_way @ weights.T)))[..., None] * weights
+        expected = along(slopes.mean(0), length)
+        np.testing.assert_allclose((np.asarray(found) - mean).reshape(3, 6), expected, rtol=1e-3)
+    with pytest.raises(ValueError, match="Expected length > 0 and finite, got length=0"):
+        model_inversion.by_gradient(apply, jnp.asarray(weights, jnp.float32), prior, 3, length=0.0)
     with pytest.raises(ValueError, match=r"num_classes=3, as logits, got num_classes=4"):
         model_inversion.by_gradient(apply, jnp.asarray(weights, jnp.float32), prior, 4)
 
