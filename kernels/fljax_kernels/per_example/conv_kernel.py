@@ -154,11 +154,14 @@ def _by_kernel(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
         except ImportError:  # a JAX without Triton
             return products(ctx, *values, window=window, exact=exact)
         kernel: Any = {"squares": conv_pallas.squares, "sums": conv_pallas.sums}[name]
-        with warnings.catch_warnings():  # of JAX 0.12: Pallas is to lose Triton
-            warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated")
-            return mlir.lower_fun(kernel, multiple_results=False)(
-                ctx, *values, window=window, exact=exact
-            )
+        try:
+            with warnings.catch_warnings():  # of JAX 0.11: Pallas is to lose Triton
+                warnings.filterwarnings("ignore", "The Pallas Triton backend is deprecated")
+                return mlir.lower_fun(kernel, multiple_results=False)(
+                    ctx, *values, window=window, exact=exact
+                )
+        except RuntimeError:  # it asks which GPU it is, and there is none, here or by name
+            return products(ctx, *values, window=window, exact=exact)
 
     return lower
 

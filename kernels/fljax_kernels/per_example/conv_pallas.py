@@ -97,7 +97,9 @@ def _block(
         from_y = (example * positions + at)[:, None] * sizes.features + feature[None]
         x, y = operands(_read(x_ref, from_x, inside), _read(y_ref, from_y, wanted), exact)
         precision = HIGHEST if exact else lax.Precision.DEFAULT
-        block = block + triton.dot(x, y, trans_a=True, precision=precision)
+        block = block + lax.dot_general(
+            x, y, (((0,), (0,)), ((), ())), precision=precision, preferred_element_type=jnp.float32
+        )
         x, y = x.astype(jnp.float32), y.astype(jnp.float32)
         return block, of_x + x * x, of_y + y * y
 
