@@ -61,7 +61,8 @@ def _alike(*arrays: jax.Array) -> list[jax.Array]:
     return [make_varying(z, axes) for z in arrays]
 
 
-# Derivatives are those of the products; the kernels have none of their own.
+# Derivatives are those of the products; the kernels have none of their own. Values are the same
+# with a tangent and without: a norm that has none may clip a sum that has one.
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2, 3))
 def _squares(x: jax.Array, y: jax.Array, window: Window, exact: bool) -> jax.Array:
     found: jax.Array = _squares_p.bind(x, y, window=window, exact=exact)
@@ -70,7 +71,8 @@ def _squares(x: jax.Array, y: jax.Array, window: Window, exact: bool) -> jax.Arr
 
 @_squares.defjvp
 def _squares_jvp(window: Window, exact: bool, primals: Any, tangents: Any) -> Any:
-    return jax.jvp(lambda x, y: _squares_by_products(x, y, window, True), primals, tangents)
+    by_products = lambda x, y: _squares_by_products(x, y, window, True)
+    return _squares(*primals, window, exact), jax.jvp(by_products, primals, tangents)[1]
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(3, 4))
@@ -84,7 +86,7 @@ def _sum_jvp(window: Window, exact: bool, primals: Any, tangents: Any) -> Any:
     def by_products(x: jax.Array, y: jax.Array, weights: jax.Array) -> jax.Array:
         return _sum_by_products(x[None], y[None], weights[None], window, True)[0]
 
-    return jax.jvp(by_products, primals, tangents)
+    return _sum(*primals, window, exact), jax.jvp(by_products, primals, tangents)[1]
 
 
 class _Anew(NativeConv):
@@ -140,6 +142,14 @@ def _fits(*arrays: Any) -> bool:
     return all(0 < math.prod(z.shape) < MOST for z in arrays)
 
 
+def _without_triton() -> bool:
+    """Whether a GPU is here that XLA compiles no Triton for."""
+    try:
+        return any(float(gpu.compute_capability) < 8 for gpu in jax.local_devices(backend="cuda"))
+    except RuntimeError:  # none is here: it is compiled for one elsewhere
+        return False
+
+
 def _by_kernel(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
     """The lowering for CUDA: the kernel of this name in `conv_pallas`, or what there is without."""
     products = mlir.lower_fun(otherwise, multiple_results=False)
@@ -147,12 +157,16 @@ def _by_kernel(name: str, otherwise: Callable[..., Any]) -> Callable[..., Any]:
     def lower(ctx: Any, *values: Any, window: Window, exact: bool) -> Any:
         # What is exported may be called by a later JAX, which has promised nothing of Triton.
         exported = ctx.module_context.lowering_parameters.for_export
-        if exported or not _fits(*ctx.avals_in, *ctx.avals_out):
+        if exported or not _fits(*ctx.avals_in, *ctx.avals_out) or _without_triton():
             return products(ctx, *values, window=window, exact=exact)
         try:
             from fljax_kernels.per_example import conv_pallas  # which takes its time to import
         except ImportError:  # a JAX without Triton
             return products(ctx, *values, window=window, exact=exact)
+        if name == "sums":
+            x, y, weights = ctx.avals_in
+            if math.prod(conv_pallas.shape_of_sums(x, y, weights, window)) >= MOST:
+                return products(ctx, *values, window=window, exact=exact)
         kernel: Any = {"squares": conv_pallas.squares, "sums": conv_pallas.sums}[name]
         try:
             with warnings.catch_warnings():  # of JAX 0.11: Pallas is to lose Triton
@@ -198,6 +212,10 @@ def _mapped_squares(args: Any, axes: Any, *, window: Window, exact: bool) -> Any
 
 
 def _mapped_sum(args: Any, axes: Any, *, window: Window, exact: bool) -> Any:
+    if axes[:2] == (None, None):  # several sums of the same rows, such as for several bounds
+        x, y, weights = args
+        one = functools.partial(_sum_p.bind, x, y, window=window, exact=exact)
+        return lax.map(one, jnp.moveaxis(weights, axes[2], 0)), 0
     size, args = _first(args, axes)
     together = [z.reshape(-1, *z.shape[2:]) for z in args]
     found = _sum_p.bind(*together, window=window, exact=exact)

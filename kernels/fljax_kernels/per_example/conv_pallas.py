@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
     parts: int
 
 
-def _sizes(x: jax.Array, y: jax.Array, window: Window) -> Sizes:
+def _sizes(x: Any, y: Any, window: Window) -> Sizes:
     *_, samples, height, width, channels = x.shape
     features, entries = y.shape[-1], math.prod(window.kernel) * channels
     block = _side(entries), _side(features)
@@ -191,6 +191,19 @@ def squares(
     return jnp.sum(parts.reshape(x.shape[0], sizes.parts), axis=1)
 
 
+def _shares(x: Any, y: Any, weights: Any, window: Window) -> tuple[Sizes, int]:
+    """(sizes, how many programs share the examples of a block of a sum)."""
+    sizes = _sizes(x, y, window)
+    groups, examples = weights.shape
+    return sizes, min(examples, max(1, PROGRAMS // (groups * sizes.parts)))
+
+
+def shape_of_sums(x: Any, y: Any, weights: Any, window: Window) -> tuple[int, int, int]:
+    """Of what the kernel of `sums` writes, from what has the shapes of its arguments."""
+    sizes, shares = _shares(x, y, weights, window)
+    return weights.shape[0] * shares * sizes.parts, *sizes.block
+
+
 def sums(
     x: jax.Array,
     y: jax.Array,
@@ -203,15 +216,13 @@ def sums(
     """`[G, entries, C, O]` of x `[G, E, n, H, W, C]`, y and weights `[G, E]`: `weighted_sum` of
     each of G groups.
     """
-    sizes = _sizes(x, y, window)
+    sizes, shares = _shares(x, y, weights, window)
     groups, examples = weights.shape
-    shares = min(examples, max(1, PROGRAMS // (groups * sizes.parts)))
     kernel = functools.partial(
         _sums_kernel, examples=examples, shares=shares, sizes=sizes, window=window, exact=exact
     )
-    programs, (tall, wide) = groups * shares * sizes.parts, sizes.block
-    arrays, work = (x, y, weights), _work(x, y, window)
-    found = _call(kernel, arrays, (programs, tall, wide), work, interpret)
+    arrays, shape = (x, y, weights), shape_of_sums(x, y, weights, window)
+    found, (_, tall, wide) = _call(kernel, arrays, shape, _work(x, y, window), interpret), shape
     down = sizes.parts // sizes.across
     total = jnp.sum(found.reshape(groups, shares, down, sizes.across, tall, wide), axis=1)
     total = total.transpose(0, 1, 3, 2, 4).reshape(groups, down * tall, sizes.across * wide)

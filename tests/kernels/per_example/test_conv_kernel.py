@@ -280,3 +280,51 @@ def test_side_by_side_masked_empty_and_differentiated():
     for a, b in zip(jax.tree.leaves(slope), jax.tree.leaves(expected), strict=True):
         # Operands that are rounded to ten bits.
         np.testing.assert_allclose(a, b, atol=2e-3 * np.abs(b).max())
+
+
+def test_values_are_the_same_where_they_are_differentiated():
+    """A bound that is learnt has a tangent, and the norms have none: both must see one row."""
+    x, y, window, _ = arrays("same")
+    squares = lambda x, y: conv_kernel.squares(x, y, window, False)
+    rows_sum = lambda weights: conv_kernel.weighted_sum(x, y, weights, window, False)
+    weights = jnp.asarray([0.5, 0.0, 2.0])
+    for fun, given in ((squares, (x, y)), (rows_sum, (weights,))):
+        plain = jax.jit(fun)(*given)
+        with_tangents = jax.jit(lambda *given, fun=fun: jax.jvp(fun, given, given)[0])(*given)
+        np.testing.assert_allclose(with_tangents, plain, rtol=1e-6, atol=1e-6 * np.abs(plain).max())
+        exact = jax.jit(lambda *given, fun=fun: jax.jvp(fun, given, given)[1])(*given)
+        assert np.isfinite(exact).all() and np.any(exact)
+    # What it would be of operands that are not rounded.
+    apart = conv_kernel.squares(x, y, window, True) / squares(x, y) - 1
+    assert np.abs(apart).max() > 1e-5
+
+
+def test_sums_by_several_bounds_read_the_same_rows():
+    x, y, window, _ = arrays("same")
+    fun = lambda weights: conv_kernel.weighted_sum(x, y, weights, window, False)
+    weights = jnp.asarray(np.random.default_rng(3).normal(size=(4, 3)), jnp.float32)
+    found = jax.jit(jax.vmap(fun))(weights)
+    for one, given in zip(found, weights, strict=True):
+        np.testing.assert_allclose(one, fun(given), rtol=1e-6, atol=1e-5)
+    copied = "x".join(str(size) for size in (4, *x.shape))
+    assert f"<{copied}x" not in lowered(jax.vmap(fun), weights)
+
+
+def test_no_kernel_writes_where_32_bits_do_not_reach():
+    window = conv_operands.Window((1, 1), (1, 1), (1, 1), (0, 0), (1, 1))
+    fun = jax.vmap(lambda x, y, w: conv_kernel.weighted_sum(x, y, w, window, False))
+    of = lambda groups: [
+        jax.ShapeDtypeStruct((groups, *shape), jnp.float32)
+        for shape in ((1, 1, 1, 1, 65), (1, 1, 1, 1, 65), (1,))
+    ]
+    assert KERNEL in lowered(fun, *of(1000))
+    assert KERNEL not in lowered(fun, *of(262_146))
+
+
+def test_a_gpu_that_triton_does_not_compile_for_has_no_kernel(monkeypatch):
+    class Old:
+        compute_capability = "7.5"
+
+    monkeypatch.setattr(jax, "local_devices", lambda backend: [Old()])
+    jax.clear_caches()
+    assert KERNEL not in lowered(clipped, PARAMS, BATCH)
