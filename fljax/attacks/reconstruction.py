@@ -9,6 +9,7 @@ attackers: one that has no idea of the record and inverts the gradient, one that
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,6 +50,9 @@ ALONE: dict[str, Any] = {
 }
 
 
+# On some CPUs XLA's fused products crash the process in searches through examples that are clipped
+# each by itself: a fault of jaxlib 0.10.2, which 0.12 does not have.
+_WITHOUT_YNN = {"xla_cpu_experimental_ynn_fusion_type": ""}
 _PROBES = 256  # rounds that tell how a scheme clips: weights of records may be random
 _SHORT, _LONG = 1e3, 1e9  # gradients, both beyond what clipping lets through
 
@@ -368,7 +372,7 @@ def invert(
     if observe is None:
         observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
 
-    @jax.jit
+    @functools.partial(jax.jit, compiler_options=_WITHOUT_YNN)
     def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
         num_classes = jax.eval_shape(
             apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
