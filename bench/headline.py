@@ -49,7 +49,7 @@ def table(rows: _tables.Rows) -> str:
         [
             f"a private over a mean gradient on one {on_gpu[0]['device']}, {len(on_gpu)} models, "
             f"batches of {min(row['batch'] for row in on_gpu):,} to "
-            f"{max(row['batch'] for row in on_gpu):,}",
+            f"{max(row['batch'] for row in on_gpu):,}, before convolutions had a kernel there",
             f"{_range(on_gpu)} the time",
             _GRADIENTS,
         ],

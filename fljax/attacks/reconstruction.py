@@ -372,7 +372,9 @@ def invert(
     if observe is None:
         observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
 
-    @functools.partial(jax.jit, compiler_options=_WITHOUT_YNN)
+    options = _WITHOUT_YNN if jax.default_backend() == "cpu" else None
+
+    @functools.partial(jax.jit, compiler_options=options)
     def run(moved: PyTree, y: jax.Array, key: jax.Array) -> jax.Array:
         num_classes = jax.eval_shape(
             apply, params, jax.ShapeDtypeStruct(shape, np.dtype(np.float32))
