@@ -98,15 +98,19 @@ def waves(x):
 
 
 def test_a_search_that_settles_above_the_best_point_it_saw_goes_on_from_there(monkeypatch):
-    start = 0.01 * jnp.arange(1.0, 6.0)
-    search = lambda looks: _lbfgs.lbfgs(waves, start, looks)
-    best, least = search(100)
+    """From many starts: which of them settles where is a matter of rounding."""
+    drawn = 0.1 * np.random.default_rng(0).normal(size=(63, 5))
+    starts = jnp.asarray(np.concatenate([[0.01 * np.arange(1, 6)], drawn]), jnp.float32)
+
+    def slopes(looks):
+        best, least = jax.jit(jax.vmap(lambda start: _lbfgs.lbfgs(waves, start, looks)))(starts)
+        return np.abs(jax.vmap(jax.grad(waves))(best)).max(1), least
+
     # A minimum in all directions, though not the lowest.
-    assert float(jnp.max(jnp.abs(jax.grad(waves)(best)))) < 1e-2
-    assert float(least) < -4.2
+    steepest, least = slopes(100)
+    assert steepest.max() < 1e-2 and float(least[0]) < -4.2
     monkeypatch.setattr(_lbfgs, "_PROMISE", 0.0)
-    stuck, value = search(400)
-    assert float(value) > -4 and float(jnp.max(jnp.abs(jax.grad(waves)(stuck)))) > 0.1
+    assert np.sum(slopes(400)[0] > 0.1) > 8
 
 
 @pytest.mark.parametrize("behind", [np.nan, 1e6])

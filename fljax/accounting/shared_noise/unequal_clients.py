@@ -218,9 +218,9 @@ def _interior_point(
             # In units of x: own and pair variances may differ by decades.
             move = -x * np.linalg.solve(hessian * x * x[:, None], gradient * x)
             decrement = -float(gradient @ move)
-            if decrement < 1e-9:
-                break
             here, step = value(x, t), 1.0
+            if decrement < max(1e-9, 2**-52 * abs(here)):  # a difference that rounding hides
+                break
             while step > 1e-12 and not value(x + step * move, t) <= here - 0.1 * step * decrement:
                 step /= 2
             if step <= 1e-12:
