@@ -39,11 +39,42 @@ def test_attack_writes_reconstructions_beside_the_truth_and_the_bound(tmp_path, 
     # guessing.
     assert high["inverted"] == high["picked"] == 1.0 and high["psnr"] > low["psnr"] + 8
     assert 0.25 < low["bound"] < 0.4 and high["bound"] == pytest.approx(1.0, abs=1e-3)
+    for row in found["rows"]:
+        assert row["registered_psnr"] >= row["psnr"] - 1e-3
+    for plainer in (plain, high):
+        assert plainer["registered_psnr"] > low["registered_psnr"] + 8
+        assert plainer["cw_ssim"] > 0.95 > low["cw_ssim"]
+        assert plainer["learnt_distance"] < 0.2 * low["learnt_distance"]
     # Four rounds prove nothing: a share above 0.18, at a chance of 1e-3, even if all are told
     # right.
     assert low["holds"] is high["holds"] is None and found["standing"] == "certified"
     assert "Threat model" in report and report.count("<svg") == 3 and "only afterwards" in report
-    assert "share of digits told right" in capsys.readouterr().out
+    assert "How alike they look" in report
+    out = capsys.readouterr().out
+    assert "share of digits told right" in out and "R-PSNR" in out and "CW-SSIM" in out
+
+
+def test_how_alike_images_look_is_a_mean_over_rounds_by_every_measure():
+    from fljax.attacks import metrics, perceptual
+    from fljax.cli import _attack_looks
+
+    rng = np.random.default_rng(0)
+    truth = rng.random((2, 3, 3, 1), np.float32)  # too small for the network
+    found = truth[None] + np.float32(0.1) * rng.standard_normal((3, 2, 3, 3, 1), np.float32)
+    split = {"x": truth, "y": np.arange(2)}
+    told = _attack_looks.beside(data.Dataset(split, split, 2, "tiny"))(
+        found.reshape(-1, 3, 3, 1), truth
+    )
+    assert told.learnt_distance is None and _attack_looks.cells(told)[-1] == "-"
+    measures = {
+        "psnr": metrics.psnr,
+        "registered_psnr": perceptual.registered_psnr,
+        "ssim": metrics.ssim,
+        "cw_ssim": perceptual.cw_ssim,
+    }
+    for name, measure in measures.items():
+        each = jax.jit(jax.vmap(measure))(found.reshape(-1, 3, 3, 1), np.tile(truth, (3, 1, 1, 1)))
+        assert told._asdict()[name] == pytest.approx(float(np.mean(each)), rel=1e-5), name
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")

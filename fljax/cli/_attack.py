@@ -23,7 +23,14 @@ from fljax.attacks import (
     table,
     victims,
 )
-from fljax.cli import _attack_malicious, _attack_noise, _attack_observed, _own, _run_files
+from fljax.cli import (
+    _attack_looks,
+    _attack_malicious,
+    _attack_noise,
+    _attack_observed,
+    _own,
+    _run_files,
+)
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "Reconstruction"
@@ -32,13 +39,12 @@ HEAD = (
     "noise",
     "diverged",
     "MSE",
-    "PSNR",
-    "SSIM",
     "inverted, then picked",
     "picked",
     "certified",
     "verdict",
 )
+LOOKS_HEAD = ("budget", *_attack_looks.HEAD)
 _TV = 1e-3
 _OPTIMIZERS: dict[str, Any] = {
     "inversion": "adam",
@@ -59,8 +65,12 @@ _ERROR = 1e-3  # chance of each verdict to be wrong
 _TESTS = 3  # of a verdict on an epsilon: who inverts, who picks, the error
 
 
+Looks = Callable[[np.ndarray, np.ndarray], _attack_looks.Looks]
+
+
 class Line(NamedTuple):
-    """One budget; infinite: without noise. mse, psnr, ssim: means over inversions. inverted,
+    """One budget; infinite: without noise. mse: mean over inversions, and so are psnr to
+    learnt_distance, the numbers of `_attack_looks.Looks`. inverted,
     picked: shares of images told right by either attacker. bound: certified. labelled_bound: of
     whoever knows the label, which who inverts does. least_mse: of that one, certified. holds:
     nothing got past these beyond chance; None where nobody could have. images: the first inversion
@@ -74,7 +84,10 @@ class Line(NamedTuple):
     diverged: int
     mse: float
     psnr: float
+    registered_psnr: float
     ssim: float
+    cw_ssim: float
+    learnt_distance: float | None
     inverted: float
     picked: float
     bound: float
@@ -410,6 +423,7 @@ def judged(
     told: list[tuple[float, Any, float]],
     moved: list[Any],
     images: np.ndarray,
+    looks: Looks,
 ) -> tuple[list[Line], str]:
     """(A line for each of `told`, what stands behind its bounds), by the images that were found."""
     scheme = schemes.get(options.scheme)
@@ -444,7 +458,7 @@ def judged(
             choices = _attack_malicious.picked(options, here, moved[place], number)
         else:
             choices = reconstruction.best_match(moved[place], plain)
-        lines.append(_line(budget, noise, part, failed, here, choices, certified, channel))
+        lines.append(_line(budget, noise, part, failed, here, choices, certified, channel, looks))
     return lines, standing
 
 
@@ -481,7 +495,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     channel = schemes.get(options.scheme).promise == "nats"
     images = inverted(options, here, told[0][1], moved, key, channel=channel)
     say("inversions done")
-    lines, standing = judged(options, here, promise, told, moved, images)
+    looks = _attack_looks.beside(here.dataset)
+    lines, standing = judged(options, here, promise, told, moved, images, looks)
     sees = seen(options, _attack_malicious.num_casts(options, here.dataset))
     return Found(lines, here.truth, promise.unit, promise.quantity, standing, sees)
 
@@ -531,6 +546,7 @@ def _line(
     choices: np.ndarray,
     certified: Certified,
     channel: bool,
+    looks: Looks,
 ) -> Line:
     many, truth = here.many, here.truth
     right = np.arange(len(found)) % len(truth)
@@ -539,9 +555,6 @@ def _line(
     errors = (
         np.square(found.astype(np.float64) - np.asarray(many["x"])).reshape(len(found), -1).mean(1)
     )
-    each = [
-        np.asarray(jax.vmap(metric)(found, many["x"])) for metric in (metrics.psnr, metrics.ssim)
-    ]
     holds: bool | None
     if math.isinf(budget):
         holds = None
@@ -560,8 +573,7 @@ def _line(
         noise=noise,
         diverged=int(failed.sum()),
         mse=float(errors.mean()),
-        psnr=float(each[0].mean()),
-        ssim=float(each[1].mean()),
+        **looks(found, truth)._asdict(),
         inverted=float(inverted.mean()),
         picked=float(picked.mean()),
         **certified._asdict(),
@@ -634,12 +646,17 @@ def decibels(error: float) -> float:
 
 def cells(line: Line) -> list[str]:
     """A line as text, in the order of HEAD."""
-    numbers = [line.mse, line.psnr, line.ssim, line.inverted, line.picked, line.bound]
+    numbers = [line.mse, line.inverted, line.picked, line.bound]
     plain = math.isinf(line.budget)
     budget = "no noise" if plain else words.at_most(line.budget)
     start = [budget, f"{line.noise:.4g}", str(line.diverged)]
     verdict = "undefended" if plain else table.VERDICTS[line.holds]
     return [*start, *(f"{value:.4g}" for value in numbers), verdict]
+
+
+def looks_cells(line: Line) -> list[str]:
+    """The same in the order of LOOKS_HEAD."""
+    return [cells(line)[0], *_attack_looks.cells(line)]
 
 
 def sections(options: Any, found: Found) -> list[str]:
@@ -716,6 +733,11 @@ def sections(options: Any, found: Found) -> list[str]:
             f"Certified: {found.bound}; {found.standing}. Diverged: searches that ended nowhere; "
             "they count as the "
             "mean of all images, the best guess of who has seen nothing, and as not told right.",
+        ),
+        run_page.section(
+            "How alike they look",
+            _run_files.html_table(LOOKS_HEAD, [looks_cells(line) for line in found.lines]),
+            _attack_looks.WORDS,
         ),
         run_page.section(
             "Threat model",

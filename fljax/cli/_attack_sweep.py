@@ -12,7 +12,7 @@ import jax
 from fljax import data, schemes
 from fljax.accounting import words
 from fljax.attacks import table
-from fljax.cli import _attack, _attack_malicious, _own, _run_files
+from fljax.cli import _attack, _attack_looks, _attack_malicious, _own, _run_files
 from fljax.errors import PrivacyPreconditionError
 from fljax.simulation.report import attack_figures, run_page
 
@@ -46,7 +46,10 @@ class Line(NamedTuple):
     diverged: int
     mse: float
     psnr: float
+    registered_psnr: float
     ssim: float
+    cw_ssim: float
+    learnt_distance: float | None
     inverted: float
     picked: float
     holds: bool | None
@@ -87,6 +90,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         games.append((each, promise, told, moved, channel))
         say(f"{name}: rounds done")
     root = jax.random.key(options.seed, impl="threefry2x32")
+    looks = _attack_looks.beside(here.dataset)
     lines: dict[str, list[Line]] = {}
     for kind in (False, True):
         mine = [game for game in games if game[-1] is kind]
@@ -100,7 +104,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         size = len(here.many["y"])
         for each, promise, told, moved, _ in mine:
             own_images, images = images[: len(told) * size], images[len(told) * size :]
-            found, standing = _attack.judged(each, here, promise, told, moved, own_images)
+            found, standing = _attack.judged(each, here, promise, told, moved, own_images, looks)
             lines[each.scheme] = [_line(each.scheme, line, standing) for line in found]
     say("inversions done")
     ordered = [line for name in options.sweep for line in lines[name]]

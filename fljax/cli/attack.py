@@ -365,6 +365,9 @@ def main(args: Sequence[str]) -> int:
             count = 1 + len(options.sweep)
         found = kind.run(options, own, _output.steps(count))
     _run_files.print_table(kind.HEAD, [kind.cells(line) for line in found.lines])
+    if kind is _attack:
+        looks = [_attack.looks_cells(line) for line in found.lines]
+        _run_files.print_table(_attack.LOOKS_HEAD, looks)
     print(f"bound: {found.bound}; {found.standing}")
     rows = [
         {name: _plain(value) for name, value in line._asdict().items() if name != "images"}
