@@ -102,18 +102,22 @@ def main() -> None:
     """Prints the table and writes the JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="two schemes, no JSON: does it run?")
+    parser.add_argument("--only", nargs="*", default=[], help="schemes; other rows stay")
     parser.add_argument("--plot", metavar="FILE.svg", help="draw from the results and stop")
     options = parser.parse_args()
     if options.plot:
         plot(_tables.rows("sweep"), options.plot)
         return
     began = time.perf_counter()
-    rows = swept(["dp_sgd", "white_channel"] if options.quick else fitting())
+    asked = ["dp_sgd", "white_channel"] if options.quick else fitting()
+    rows = swept([name for name in asked if not options.only or name in options.only])
     print(f"{time.perf_counter() - began:.0f} s", flush=True)
     for name, other in defaults.WHOLE_NUMBERS.items():
         rows += [row | {"scheme": name} for row in rows if row["scheme"] == other]
     print(table(rows))
-    if not options.quick:
+    if options.only:
+        print(_harness.amend("sweep", rows, keys=("scheme", "budget")))
+    elif not options.quick:
         note = f"{TARGETS} digits of one label, {ITERATIONS} products, delta 1e-5"
         print(_harness.write("sweep", rows, note=note))
 
