@@ -38,6 +38,7 @@ from fljax_kernels.per_example.terms import (
     room_for_rounding,
 )
 
+KERNEL = "squared and weighed as a Pallas kernel makes them, twice"
 CACHED_ON_GPUS = 2**23  # floats of copies of the input and the cotangent
 
 
@@ -218,7 +219,7 @@ class NativeConv(ConvProduct):
             "held": "rows, kept for the sum",
             "rows": "rows, and one more convolution",
             "gram": "inner products of positions, and one more convolution",
-            "kernel": "squared and weighed as a Pallas kernel makes them, twice",
+            "kernel": KERNEL,
         }[self.form]
         if self.form == "gram":
             work = size * (padded**2 * channels + out**2 * features)

@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fljax_kernels.per_example.terms import room_for_rounding
+
 
 class Window(NamedTuple):
     """Of a convolution over two axes, `(rows, columns)` each: kernel entries, strides, dilation of
@@ -37,3 +39,11 @@ def operands(x: jax.Array, y: jax.Array, exact: bool) -> tuple[jax.Array, jax.Ar
         return x, y
     x, y = x.astype(jnp.float32), y.astype(jnp.float32)
     return (x, y) if exact else (to_tf32(x), to_tf32(y))
+
+
+def room(of_x: jax.Array, of_y: jax.Array) -> jax.Array:
+    """As `room_for_rounding`, and infinite where squares of one are past float32's range and the
+    other is zero: their product would be NaN.
+    """
+    found = room_for_rounding(of_x, of_y)
+    return jnp.where(found == found, found, jnp.full_like(found, jnp.inf))

@@ -21,8 +21,8 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton
 
 from fljax_kernels.per_example.batches import varying_axes
-from fljax_kernels.per_example.conv_operands import Window, operands
-from fljax_kernels.per_example.terms import HIGHEST, room_for_rounding
+from fljax_kernels.per_example.conv_operands import Window, operands, room
+from fljax_kernels.per_example.terms import HIGHEST
 
 LEAST, MOST = 16, 64  # of a block's sides: what a matrix unit takes, what registers hold
 POSITIONS = 32  # that are multiplied at once
@@ -126,7 +126,7 @@ def _squares_kernel(
     here = pl.program_id(0)
     example, part = _divided(here, sizes.parts)
     block, of_x, of_y = _block(x_ref, y_ref, example, part, sizes, window, exact)
-    out_ref[here] = jnp.sum(block * block) + room_for_rounding(jnp.sum(of_x), jnp.sum(of_y))
+    out_ref[here] = jnp.sum(block * block) + room(jnp.sum(of_x), jnp.sum(of_y))
 
 
 def _sums_kernel(

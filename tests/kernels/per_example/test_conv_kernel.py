@@ -19,7 +19,7 @@ from fljax_kernels.per_example import (
 )
 from tests.kernels.per_example.test_conv import ALL, B, case
 
-KERNEL = "__gpu$xla.gpu.triton"
+KERNEL = conv_kernel.CALL
 # (samples, image, channels, features, kernel, strides, dilation, padding), by what is particular.
 # More entries, or features, than a block holds: "several_blocks".
 WINDOWS = {
@@ -216,8 +216,15 @@ def here(fun, *arguments, platform="cuda"):
     return jax.jit(fun).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
 
 
+@pytest.fixture
+def patched(monkeypatch):
+    """`monkeypatch`, and nothing that is lowered meanwhile is kept."""
+    yield monkeypatch
+    jax.clear_caches()
+
+
 @pytest.mark.filterwarnings("error")
-def test_each_convolution_is_two_kernels_where_lowered_for_cuda_and_only_there(monkeypatch):
+def test_each_convolution_is_two_kernels_where_lowered_for_cuda_and_only_there(patched):
     assert lowered(clipped, PARAMS, BATCH).count(KERNEL) == 4
     assert KERNEL not in lowered(clipped, PARAMS, BATCH, platform="cpu")
     assert KERNEL not in lowered(clipped, PARAMS, BATCH, platform="tpu")
@@ -227,8 +234,8 @@ def test_each_convolution_is_two_kernels_where_lowered_for_cuda_and_only_there(m
     several = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), (PARAMS, BATCH))
     assert lowered(jax.vmap(clipped), *several).count(KERNEL) == 4
     # As in a JAX whose Pallas has no Triton.
-    monkeypatch.setitem(sys.modules, "fljax_kernels.per_example.conv_pallas", None)
-    monkeypatch.delattr("fljax_kernels.per_example.conv_pallas")
+    patched.setitem(sys.modules, "fljax_kernels.per_example.conv_pallas", None)
+    patched.delattr("fljax_kernels.per_example.conv_pallas")
     jax.clear_caches()
     assert KERNEL not in lowered(clipped, PARAMS, BATCH)
 
@@ -253,6 +260,43 @@ def test_explain_tells_of_the_kernel_for_cuda_alone():
     grads = per_example_grads(conv_loss)(PARAMS, BATCH)
     assert grads.explain("cuda").count("Pallas kernel") == 2
     assert "Pallas" not in grads.explain("tpu") + grads.explain("cpu")
+
+
+def test_explain_names_the_kernel_as_made_only_where_it_is(patched):
+    made = "squared and weighed as a Pallas kernel makes them"
+    grads = per_example_grads(conv_loss)(PARAMS, BATCH)
+    assert (made in grads.explain("cuda")) == (KERNEL in lowered(clipped, PARAMS, BATCH))
+    patched.setattr(conv_kernel, "_without_triton", lambda: True)
+    jax.clear_caches()
+    assert made not in grads.explain("cuda")
+    assert grads.explain("cuda").count("stand in for a Pallas kernel") == 2
+
+
+def test_products_stand_in_where_there_is_no_gpu_to_ask_and_other_errors_are_seen(patched):
+    x, y, window, _ = arrays("same")
+
+    def fails_with(text):
+        def fails(*args, **params):
+            raise RuntimeError(text)
+
+        patched.setattr(conv_pallas, "squares", fails)
+        jax.clear_caches()
+        return lowered(lambda x, y: conv_kernel.squares(x, y, window, False), x, y)
+
+    assert KERNEL not in fails_with("No supported GPU devices found, please specify one.")
+    with pytest.raises(RuntimeError, match="of another kind"):
+        fails_with("A fault of another kind.")
+
+
+def test_an_overflow_beside_a_cotangent_of_zero_is_an_infinite_norm():
+    x, y, window, _ = arrays("same")
+    x, y = x.at[1].set(1e30), y.at[1].set(0.0)
+    for found in (
+        conv_pallas.squares(x, y, window=window, exact=False, interpret=True),
+        jax.jit(lambda x, y: conv_kernel.squares(x, y, window, False))(x, y),
+    ):
+        np.testing.assert_array_equal(np.isinf(found), [False, True, False])
+        assert not np.isnan(found).any()
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -321,10 +365,10 @@ def test_no_kernel_writes_where_32_bits_do_not_reach():
     assert KERNEL not in lowered(fun, *of(262_146))
 
 
-def test_a_gpu_that_triton_does_not_compile_for_has_no_kernel(monkeypatch):
+def test_a_gpu_that_triton_does_not_compile_for_has_no_kernel(patched):
     class Old:
         compute_capability = "7.5"
 
-    monkeypatch.setattr(jax, "local_devices", lambda backend: [Old()])
+    patched.setattr(jax, "local_devices", lambda backend: [Old()])
     jax.clear_caches()
     assert KERNEL not in lowered(clipped, PARAMS, BATCH)
