@@ -13,6 +13,17 @@ from tests.test_cli_attacks import files
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")
+def test_a_transformers_upload_holds_the_image_without_noise_and_none_through_it(tmp_path):
+    run_dir = tmp_path / "run"
+    flags = ["--attack", "inversion_gauss_newton", "--scheme", "dp_fedsgd", "--model", "small_vit"]
+    flags += ["--targets", "2", "--repeats", "1", "--iterations", "200", "--budgets", "1"]
+    assert cli.main(["attack", *flags, "--run-dir", str(run_dir)]) == 0
+    plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
+    assert plain["inverted"] == 1.0 and plain["psnr"] > 20 > 15 > private["psnr"]
+    assert private["holds"] is not False
+
+
+@pytest.mark.slow(reason="attacks by the command, from training to report")
 @pytest.mark.parametrize(
     ("flags", "sees"),
     [

@@ -97,7 +97,7 @@ def resnet20(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
 
 
 def vit(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
-    """`victims.small_vit`."""
+    """`models.vision_transformer.SmallViT`."""
     batch, channels, height, width = x.shape
 
     def normed(layer: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -106,8 +106,8 @@ def vit(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
     x = x.reshape(batch, channels, height // _PATCH, _PATCH, width // _PATCH, _PATCH)
     x = x.permute(0, 2, 4, 3, 5, 1).reshape(batch, -1, _PATCH * _PATCH * channels)
     x = _dense(params["patches"], x) + params["places"]
-    for name in sorted(name for name in params if name.startswith("block")):
-        block = params[name]
+    for name in sorted(params["blocks"]):
+        block = params["blocks"][name]
         heads = _dense(block["qkv"], normed(block["norm1"], x)).unflatten(-1, (_HEADS, -1))
         query, key, value = heads.transpose(1, 2).chunk(3, -1)
         # Written out: torch's fused attention has no second derivative.
@@ -115,7 +115,7 @@ def vit(params: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
         x = x + _dense(block["out"], (attended @ value).transpose(1, 2).flatten(2))
         hidden = nn.gelu(_dense(block["up"], normed(block["norm2"], x)), approximate="tanh")
         x = x + _dense(block["down"], hidden)
-    return _dense(params["dense"], normed(params["last_norm"], x).mean(1))
+    return _dense(params["logits"], normed(params["norm"], x).mean(1))
 
 
 NETS: dict[str, Net] = {
@@ -123,7 +123,7 @@ NETS: dict[str, Net] = {
     "cnn": cnn,
     "lenet": lenet,
     "resnet20": resnet20,
-    "vit": vit,
+    "small_vit": vit,
 }
 
 

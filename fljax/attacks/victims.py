@@ -12,7 +12,6 @@ from fljax.models import Functional
 
 _WIDTH, _KERNEL, _STRIDES = 12, 5, (2, 2, 1)
 _MORE, _SLOPE = 6, 0.2  # channels of a leaky convolution for each that it reads
-_PATCH, _TOKEN, _HEADS, _BLOCKS = 4, 96, 3, 2
 
 
 def smooth_lenet(
@@ -125,77 +124,3 @@ def _halving(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
 
 def _flat_dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
     return x.reshape(-1) @ layer["kernel"] + layer["bias"]
-
-
-def small_vit(
-    *, example_shape: tuple[int, int, int], num_classes: int, key: jax.Array
-) -> Functional:
-    """A vision transformer: patches of 4 x 4, two blocks of width 96 with three heads and an MLP
-    twice as wide, layer norms before each, and one dense layer on the mean token.
-
-    Args:
-      example_shape: `[height, width, channels]`, sides that 4 divides. num_classes: >= 1. key: for
-        the weights.
-
-    Raises:
-      ValueError: an argument is out of range.
-
-    Source: Dosovitskiy et al. (2021), An image is worth 16x16 words, arXiv:2010.11929, section 3.1;
-      the mean token in place of a class token.
-    """
-    _validate.typed_key(key=key)
-    _validate.positive_int(num_classes=num_classes)
-    height, width, channels = example_shape
-    if height % _PATCH or width % _PATCH:
-        raise ValueError(
-            f"Expected example_shape to have sides that {_PATCH} divides, got "
-            f"example_shape={tuple(example_shape)}."
-        )
-    tokens, inside = (height // _PATCH) * (width // _PATCH), _PATCH * _PATCH * channels
-    keys = iter(jax.random.split(key, 3 + 4 * _BLOCKS))
-
-    def linear(fan_in: int, fan_out: int) -> dict[str, jax.Array]:
-        kernel = jax.random.normal(next(keys), (fan_in, fan_out)) / fan_in**0.5
-        return {"kernel": kernel, "bias": jnp.zeros(fan_out)}
-
-    norm = lambda: {"scale": jnp.ones(_TOKEN), "bias": jnp.zeros(_TOKEN)}
-    params: dict[str, Any] = {
-        "patches": linear(inside, _TOKEN),
-        "places": 0.1 * jax.random.normal(next(keys), (tokens, _TOKEN)),
-        "last_norm": norm(),
-        "dense": linear(_TOKEN, num_classes),
-    }
-    for block in range(_BLOCKS):
-        params[f"block{block}"] = {
-            "norm1": norm(),
-            "qkv": linear(_TOKEN, 3 * _TOKEN),
-            "out": linear(_TOKEN, _TOKEN),
-            "norm2": norm(),
-            "up": linear(_TOKEN, 2 * _TOKEN),
-            "down": linear(2 * _TOKEN, _TOKEN),
-        }
-
-    def dense(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        return x @ layer["kernel"] + layer["bias"][None]
-
-    def normed(layer: dict[str, jax.Array], x: jax.Array) -> jax.Array:
-        return jax.nn.standardize(x, axis=-1) * layer["scale"][None] + layer["bias"][None]
-
-    def apply(params: dict[str, Any], x: jax.Array) -> jax.Array:
-        x = x.reshape(height // _PATCH, _PATCH, width // _PATCH, _PATCH, channels)
-        x = x.transpose(0, 2, 1, 3, 4).reshape(tokens, inside)
-        x = dense(params["patches"], x) + params["places"]
-        for block in range(_BLOCKS):
-            layer = params[f"block{block}"]
-            query, key, value = jnp.split(
-                dense(layer["qkv"], normed(layer["norm1"], x)).reshape(tokens, _HEADS, -1), 3, -1
-            )
-            attended = jax.nn.softmax(
-                jnp.einsum("thd,shd->hts", query, key) / query.shape[-1] ** 0.5
-            )
-            mixed = jnp.einsum("hts,shd->thd", attended, value).reshape(tokens, _TOKEN)
-            x = x + dense(layer["out"], mixed)
-            x = x + dense(layer["down"], jax.nn.gelu(dense(layer["up"], normed(layer["norm2"], x))))
-        return dense(params["dense"], normed(params["last_norm"], x).mean(0)[None])[0]
-
-    return Functional(params, apply)

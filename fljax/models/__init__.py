@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fljax.models import others as others
     from fljax.models import scaling as scaling
     from fljax.models import tasks as tasks
+    from fljax.models import vision_transformer as vision_transformer
     from fljax.models import weights as weights
 else:
     __getattr__, __dir__ = _rooms.doors(__name__)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from fljax import _plugins, _validate
-from fljax.models import _keras, decoder, image_nets, layers, others, weights
+from fljax.models import _keras, decoder, image_nets, layers, others, vision_transformer, weights
 from fljax.models import lora as adapter
 from fljax.models.functions import Functional, functional
 from fljax.types import Params
@@ -176,6 +176,7 @@ _CLASSES: dict[str, Callable[..., nnx.Module]] = {
     "resnet20": functools.partial(image_nets.ResNet, blocks=3, widths=(16, 32, 64)),
     "alexnet": image_nets.AlexNet,
     "vgg16": image_nets.VGG16,
+    "small_vit": vision_transformer.SmallViT,
     **{f"decoder:{name}": functools.partial(decoder.make, name) for name in decoder.SHAPES},
 }
 _OPTIONS: dict[str, set[str]] = {
@@ -287,10 +288,12 @@ def create(
         `decoder.SHAPES` (logits `[T, num_classes]`, too), "weights:FOLDER" of a decoder as it is
         published (logits `[T, vocabulary]`; see `models.weights`), or one of the networks for
         images:
-        "lenet", "resnet10", "resnet18", "resnet20" (group normalisation), "alexnet", "vgg16"; or
+        "lenet", "resnet10", "resnet18", "resnet20" (group normalisation), "alexnet", "vgg16",
+        "small_vit"; or
         one that was registered, or "PACKAGE.MODULE:NAME" of what `register` takes.
       example_shape: shape of one `x`, without a batch axis; those for images want `[height, width]`
-        or `[height, width, channels]`, of which alexnet and vgg16 `[32, 32, channels]`; lstms and
+        or `[height, width, channels]`, of which alexnet and vgg16 `[32, 32, channels]`,
+        small_vit sides that 4 divides; lstms and
         decoders `[characters]` with integers in `[0, num_classes)`.
       num_classes: number of logits. >= 1.
       key: typed key for the initial weights (LeCun normal; biases start at 0).

@@ -188,9 +188,9 @@ class ModelConfig:
     """What is trained."""
 
     model: str = "mlp"
-    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet18, resnet20, alexnet, vgg16; for
-    tokens token_lstm or decoder:tiny, or weights:FOLDER of a decoder as it is published; or
-    PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or haiku.
+    """softmax, mlp, cnn, leaf_cnn, lstm, lenet, resnet10, resnet18, resnet20, alexnet, vgg16,
+    small_vit; for tokens token_lstm or decoder:tiny, or weights:FOLDER of a decoder as it is
+    published; or PACKAGE.MODULE:NAME of one's own: of flax nnx, linen, equinox or haiku.
     """
     lora: int | None = None
     """Rank of small matrices beside the linear layers, which alone are trained; the rest is frozen:

@@ -121,7 +121,7 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
 
 @pytest.mark.slow(
     reason="compiles each bundled model under jit, vmap and grad",
-    ids=["resnet10", "resnet18", "resnet20", "lstm", "token_lstm", "decoder:tiny"],
+    ids=["resnet10", "resnet18", "resnet20", "small_vit", "lstm", "token_lstm", "decoder:tiny"],
 )
 @pytest.mark.parametrize("name", SMALL)
 def test_the_key_decides_the_initial_weights(name, key):
@@ -250,6 +250,8 @@ def test_the_gradients_of_the_lstm_are_taken_without_one_copy_of_the_model_per_e
         ("resnet20", 272_474),
         ("alexnet", 35_855_178),
         ("vgg16", 134_301_514),
+        # Patches and places, two blocks of two norms and four dense layers, norm and logits.
+        ("small_vit", 4_704 + 6_144 + 2 * (384 + 27_936 + 9_312 + 18_624 + 18_528) + 192 + 970),
         ("resnet20, blocks=9", 855_770),  # ResNet56
     ],
 )
@@ -288,6 +290,41 @@ def test_lenet_agrees_with_float64_written_apart(key):
     np.testing.assert_allclose(apply(params, jnp.float32(x)), expected, rtol=0, atol=1e-4)
 
 
+def test_the_vision_transformer_agrees_with_float64_written_apart(key):
+    params, apply = models.create("small_vit", example_shape=(8, 12, 2), num_classes=3, key=key)
+    rng = np.random.default_rng(0)
+    # Scales start at 1, biases at 0.
+    moved = lambda leaf: leaf + 0.3 * rng.normal(size=leaf.shape) if leaf.ndim == 1 else leaf
+    params = jax.tree.map(lambda leaf: np.asarray(moved(leaf), np.float64), params)
+    x = rng.normal(size=(8, 12, 2))
+
+    def normed(layer, x):
+        x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt(np.square(x).mean(-1, keepdims=True) + 1e-5)
+        return x * layer["scale"] + layer["bias"]
+
+    def attended(q, k, v):
+        weights = np.exp(q @ k.T / np.sqrt(q.shape[1]))
+        return weights / weights.sum(1, keepdims=True) @ v
+
+    places = [(i, j) for i in (0, 4) for j in (0, 4, 8)]
+    tokens = np.stack([x[i : i + 4, j : j + 4].reshape(-1) for i, j in places])
+    tokens = dense_float64(params["patches"], tokens) + params["places"]
+    for name in ("0", "1"):
+        layer = params["blocks"][name]
+        qkv = dense_float64(layer["qkv"], normed(layer["norm1"], tokens))
+        # Of each head its query, key and value, of 32 numbers each, lie together.
+        heads = [np.split(one, 3, 1) for one in np.split(qkv, 3, 1)]
+        mixed = np.concatenate([attended(*head) for head in heads], 1)
+        tokens = tokens + dense_float64(layer["out"], mixed)
+        up = dense_float64(layer["up"], normed(layer["norm2"], tokens))
+        gelu = up / 2 * (1 + np.tanh(np.sqrt(2 / np.pi) * (up + 0.044715 * up**3)))
+        tokens = tokens + dense_float64(layer["down"], gelu)
+    expected = dense_float64(params["logits"], normed(params["norm"], tokens).mean(0))
+    single = jax.tree.map(jnp.float32, params)
+    np.testing.assert_allclose(apply(single, jnp.float32(x)), expected, rtol=0, atol=1e-4)
+
+
 def test_grey_images_need_no_axis_of_channels(key):
     grey, plain = (
         models.create(
@@ -303,7 +340,13 @@ def test_grey_images_need_no_axis_of_channels(key):
 
 
 @pytest.mark.parametrize(
-    ("name", "shape"), [("lenet", (15, 32, 3)), ("alexnet", (28, 28, 1)), ("resnet20", (8,))]
+    ("name", "shape"),
+    [
+        ("lenet", (15, 32, 3)),
+        ("alexnet", (28, 28, 1)),
+        ("resnet20", (8,)),
+        ("small_vit", (8, 6, 1)),
+    ],
 )
 def test_networks_for_images_name_the_shape_they_want(name, shape, key):
     with pytest.raises(ValueError, match=r"Expected example_shape to be .* got"):

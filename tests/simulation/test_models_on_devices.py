@@ -42,7 +42,7 @@ OF_EACH_LAYER = ("lstm", "lenet")  # look-ups, convolutions; products in both
 OF_EACH_FAMILY = ("dp_fedavg", "white_channel", "mp_dp_naive", "higradavg", "lightdp", "gsgd_dp")
 # Of layers that other models have, or more of its own. What takes gradients of means differentiates
 # a model as a whole; gradients of examples have a rule for each of its layers.
-DEEP = ("cnn", "leaf_cnn", "resnet10", "resnet18", "alexnet", "vgg16")
+DEEP = ("cnn", "leaf_cnn", "resnet10", "resnet18", "alexnet", "vgg16", "small_vit")
 OF_DEEP = ("higradavg",)
 # As many blocks as make each kind of block once.
 OPTIONS = {"resnet20": {"blocks": 1}}
