@@ -22,7 +22,13 @@ _OWN = {
 }
 NAMES = tuple(_OWN)
 # Of `fljax attack`: searches for a record, and linear equations that it solves.
-SEARCHES = ("inversion", "inversion_lbfgs", "inversion_gauss_newton", "dlg")
+SEARCHES = (
+    "inversion",
+    "inversion_lbfgs",
+    "inversion_gauss_newton",
+    "inversion_feature_prior",
+    "dlg",
+)
 INVERSIONS = (*SEARCHES, "recursive", "first_dense")
 # So do these, of a malicious server, which sends a model that is made for it.
 MALICIOUS = ("imprint", "fishing")

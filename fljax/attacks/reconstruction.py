@@ -357,6 +357,7 @@ def invert(
     settings: gradient_inversion.Settings,
     prior: gradient_inversion.Prior | None = None,
     observe: gradient_inversion.Observe | None = None,
+    penalty: Callable[[jax.Array], jax.Array] | None = None,
 ) -> jax.Array:
     """Reconstructs the record behind each of T updates, `[T, *shape]`, knowing its label `y` int
     `[T]`, or all records behind it, `[T, ..., *shape]`, by theirs, `[T, ...]`, in one program.
@@ -368,6 +369,7 @@ def invert(
     Args:
       observe: what an upload would be, of records `[..., *shape]` by soft labels. None: the
         gradient of their mean loss.
+      penalty: as `gradient_inversion.invert` takes it.
     """
     if observe is None:
         observe = gradient_inversion.gradient(gradient_inversion.soft_cross_entropy(apply))
@@ -389,6 +391,7 @@ def invert(
             shape=(*(y.shape[1:] or (1,)), *shape),
             settings=settings,
             prior=prior,
+            penalty=penalty,
         )
         x = jax.vmap(lambda x, loss: jnp.where(jnp.isfinite(loss), x, jnp.nan))(found.x, found.loss)
         return x if y.ndim > 1 else x[:, 0]

@@ -50,6 +50,7 @@ _OPTIMIZERS: dict[str, Any] = {
     "inversion": "adam",
     "inversion_lbfgs": "lbfgs",
     "inversion_gauss_newton": "gauss_newton",
+    "inversion_feature_prior": "adam",
     "dlg": "lbfgs",
     "fishing": "gauss_newton",
 }
@@ -329,6 +330,7 @@ def inverted(
         labels = jnp.asarray(read.reshape(labels.shape))
     searches = options.attack in attacks.SEARCHES
     observe = _attack_observed.observe(options, here, config) if searches else None
+    featured = options.attack == "inversion_feature_prior"
     found = reconstruction.invert(
         here.searched,
         here.sent.params,
@@ -339,6 +341,7 @@ def inverted(
         settings=search,
         prior=gradient_inversion.gaussian_prior(known) if informed else None,
         observe=observe,
+        penalty=_attack_looks.usual(here.dataset, jax.random.fold_in(key, 1)) if featured else None,
     )
     if not whole:
         return np.asarray(found)
@@ -522,7 +525,7 @@ def seen(options: Any, num_casts: int) -> str:
         )
     if options.clients > 1:
         sees += f"; it has the sum of {options.clients} clients, and the upload of none"
-    if _OPTIMIZERS.get(options.attack) == "gauss_newton":
+    if _OPTIMIZERS.get(options.attack) == "gauss_newton" or "feature_prior" in options.attack:
         sees += "; who inverts also has the training split, other images of the same kind"
     if options.attack in attacks.MALICIOUS:
         sees += (

@@ -1,4 +1,6 @@
-"""How alike the images of `fljax attack` and the truth look: what is held to no certificate."""
+"""A network that has learnt of images for `fljax attack`: by it, how alike the truth and what is
+found look, which is held to no certificate, and a prior for searches.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ WORDS = (
 # The network sees as much of images by these steps as by the default of twice as many.
 _PUBLIC, _STEPS, _BATCH = 1000, 100, 16
 _LEAST_SIDE = 4  # of what the network reads
+_WEIGHT = 1e-3  # of features beside 1 - cosine
 
 
 class Looks(NamedTuple):
@@ -34,24 +37,25 @@ class Looks(NamedTuple):
     learnt_distance: float | None
 
 
+def network(dataset: data.Dataset, key: jax.Array) -> perceptual.Learnt:
+    """Has learnt of the training split. Raises ValueError for images with sides under 4 pixels."""
+    public = dataset.train["x"][:_PUBLIC]
+    size = min(_BATCH, len(public))
+    return perceptual.learn(public, key, num_steps=_STEPS, batch_size=size)
+
+
 def beside(dataset: data.Dataset) -> Callable[[np.ndarray, np.ndarray], Looks]:
     """`(found [repeats T, H, W, channels], truth [T, H, W, channels]) -> Looks`, by a network that
     has learnt of the training split, always the same of the same data.
     """
-    public = dataset.train["x"][:_PUBLIC]
     each: dict[str, Any] = {
         "psnr": metrics.psnr,
         "registered_psnr": perceptual.registered_psnr,
         "ssim": metrics.ssim,
         "cw_ssim": perceptual.cw_ssim,
     }
-    if min(public.shape[1:3]) >= _LEAST_SIDE:
-        learnt = perceptual.learn(
-            public,
-            jax.random.key(0, impl="threefry2x32"),
-            num_steps=_STEPS,
-            batch_size=min(_BATCH, len(public)),
-        )
+    if min(dataset.train["x"].shape[1:3]) >= _LEAST_SIDE:
+        learnt = network(dataset, jax.random.key(0, impl="threefry2x32"))
         each["learnt_distance"] = lambda a, b: perceptual.learnt_distance(learnt, a, b)
 
     @jax.jit
@@ -66,6 +70,14 @@ def beside(dataset: data.Dataset) -> Callable[[np.ndarray, np.ndarray], Looks]:
         return Looks(learnt_distance=means.pop("learnt_distance", None), **means)
 
     return looks
+
+
+def usual(dataset: data.Dataset, key: jax.Array) -> Callable[[jax.Array], jax.Array]:
+    """The penalty of a search whose attacker knows which features images of the training split
+    usually have, by a network of its own.
+    """
+    prior = perceptual.feature_prior(network(dataset, key), dataset.train["x"][:_PUBLIC])
+    return lambda images: _WEIGHT * prior(images)
 
 
 def cells(line: Any) -> list[str]:

@@ -21,14 +21,15 @@ inverts the gradient and learns the candidates only afterwards, the other knows 
 Schemes with an epsilon certify how often anybody can pick right; channels certify a squared error,
 of an attacker who knows the covariance of training data. inversion_lbfgs searches by L-BFGS;
 inversion_gauss_newton by damped Gauss-Newton steps, and knows mean and covariance of the training
-split's images; dlg searches for label and image together. With --batch-size they look for all
-images of a batch, by their labels, or with --read-labels by those that the last layer's bias tells;
-with --clients behind the sum of several clients, with --local-epochs behind several steps of each.
-recursive solves linear equations layer by layer, behind leaky ReLUs; first_dense reads an image off
-a first layer that is dense. imprint and fishing are of a malicious
-server, which sends a model that is made for it: a layer whose gradient holds the images, or a head
-through which one image of a batch alone, of --batch-size images, has a gradient. The certificate is
-that of an honest server's round, for whoever sees only what the mechanism releases.
+split's images; inversion_feature_prior knows which features they usually have; dlg searches for
+label and image together. With --batch-size they look for all images of a batch, by their labels, or
+with --read-labels by those that the last layer's bias tells; with --clients behind the sum of
+several clients, with --local-epochs behind several steps of each. recursive solves linear equations
+layer by layer, behind leaky ReLUs; first_dense reads an image off a first layer that is dense.
+imprint and fishing are of a malicious server, which sends a model that is made for it: a layer
+whose gradient holds the images, or a head through which one image of a batch alone, of --batch-size
+images, has a gradient. The certificate is that of an honest server's round, for whoever sees only
+what the mechanism releases.
 
 With --attack lira, rmia or another attack on membership models are trained by the scheme, on
 --dataset by --model, and who was trained on is inferred; of text, too (--dataset roles --model

@@ -15,7 +15,7 @@ from fljax import attacks, cli, data, models
 from fljax.attacks import rounds, shadow, trained
 
 ROOT = pathlib.Path(__file__).parents[1]
-SEARCHES = ("inversion_lbfgs", "inversion_gauss_newton")
+SEARCHES = ("inversion_lbfgs", "inversion_gauss_newton", "inversion_feature_prior")
 MEMBERS = tuple(name for name in attacks.MEMBERSHIP if name != "exposure")
 ELSEWHERE = {
     "inversion": ("test_cli_attacks", "attack_writes_reconstructions_beside_the_truth"),
@@ -52,8 +52,10 @@ def test_a_search_finds_images_without_noise_and_none_through_it(attack, tmp_pat
     run_dir = tmp_path / "run"
     assert cli.main(["attack", *flags, "--budgets", "1", "--run-dir", str(run_dir)]) == 0
     plain, private = json.loads((run_dir / "attack.json").read_text())["rows"]
-    assert plain["inverted"] == 1.0 and plain["psnr"] > 20
-    assert private["psnr"] < 12 and private["holds"] is not False
+    assert plain["inverted"] == 1.0 and private["psnr"] < 12 and private["holds"] is not False
+    # Signed Adam is less sharp: as the control of `inversion`.
+    least = private["psnr"] + 8 if attack == "inversion_feature_prior" else 20
+    assert plain["psnr"] > least
 
 
 @pytest.fixture(scope="module")
