@@ -246,6 +246,8 @@ def _multiply_adds(eqn: Any) -> float:
     if eqn.primitive.name in ("squares_of_conv_rows", "sum_of_conv_rows"):
         window, channels = eqn.params["window"].kernel, shapes[0][-1]
         return float(math.prod(shapes[1]) * math.prod(window) * channels)
+    if eqn.primitive.name == "sum_of_outer_rows":
+        return float(math.prod(shapes[0]) * shapes[1][-1])
     if eqn.primitive.name == "conv_general_dilated":
         kernel, numbers = shapes[1], eqn.params["dimension_numbers"]
         each = math.prod(kernel) / kernel[numbers.rhs_spec[0]]
@@ -258,6 +260,8 @@ def _precision(eqn: Any) -> str:
         return "default"
     if "exact" in eqn.params:  # the kernel of a convolution's rows
         return "highest" if eqn.params["exact"] else "default"
+    if eqn.primitive.name == "sum_of_outer_rows":  # of thirds of operands, six products
+        return "highest"
     asked = eqn.params["precision"]
     asked = asked if isinstance(asked, tuple) else (asked,)
     order = list(_PASSES)

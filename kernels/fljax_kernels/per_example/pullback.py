@@ -108,7 +108,9 @@ def site_term(site: Site, body: Body, cotangent: Any, records: Sequence[Any]) ->
     if site.rule == "product":
         (batch, free, result) = _product_labels(site, loops)
         out = tuple(1 + k for k, loop in enumerate(body.loops) if loop in varying) + tuple(free)
-        return Product(records[0], batch, cotangent, result, out, note="product", squares=squares)
+        given = body.is_given(site.eqn.invars[1 - site.position])
+        labels = records[0], batch, cotangent, result, out
+        return Product(*labels, note="product", squares=squares, given=given)
     if site.rule == "conv":
         if varying:
             return _stacked_conv(site, body, cotangent, records[0])

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from fljax_kernels import _meshes, _platforms, _rounding
-from fljax_kernels.per_example import tpu
+from fljax_kernels.per_example import dense_kernel, tpu
 from fljax_kernels.per_example.reference import (
     drop_rows,
     flat,
@@ -126,6 +126,7 @@ class Product:
     moves: what the labelled result goes through at the end, (shape, order) pairs: a reshape, then a
     transposition. Norms do not see them, a sum goes through them once.
     squares: `[B]` each, the sums of those of x and of y where they are known.
+    given: x is an input of the program, which no operation of it has made.
     """
 
     def __init__(
@@ -138,10 +139,11 @@ class Product:
         moves: Moves = (),
         note: str = "product",
         squares: tuple[jax.Array, jax.Array] | None = None,
+        given: bool = False,
     ):
         self._x, self.y = x, y
         self.x_labels, self.y_labels, self.out = tuple(x_labels), tuple(y_labels), tuple(out)
-        self.note, self.squares = note, squares
+        self.note, self.squares, self.given = note, squares, given
         self._moves = moves
 
     @property
@@ -349,6 +351,10 @@ class Product:
             else:
                 total = jnp.sum(weigh_rows(rows, weights), axis=0)
             return self._in_out_order(total, 0)
+        if self._by_kernel:
+            x, y = (z[:, 0, 0] for z in self.canonical)
+            total = dense_kernel.weighted_sum(x, y, weights.astype(jnp.float32))
+            return self._in_out_order(total.reshape([self.sizes[k] for k in self.row_order]), 0)
         y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
 
         def part(x: jax.Array) -> jax.Array:
@@ -364,6 +370,22 @@ class Product:
         cut = functools.partial(lax.dynamic_slice_in_dim, self.x, slice_size=width, axis=-1)
         total = lax.map(lambda k: part(cut(k * width)), jnp.arange(parts))
         return self._moved(total.reshape(self.labelled_shape), 0)
+
+    @property
+    def _by_kernel(self) -> bool:
+        """On CUDA, of inputs that the program is given: what makes other inputs leaves rows out as
+        it writes them, and these would be copied, written and read. The kernel wants cotangents
+        written once more, which XLA weighs as it makes them.
+        """
+        _, _, p, q = self.extents
+        return (
+            self.given
+            and self.is_outer
+            and 2 * p > q
+            and _platforms.candidates() == ("cuda",)
+            and self.x.dtype == self.y.dtype == jnp.float32
+            and not self.spread
+        )
 
     def _num_parts(self) -> int:
         """Pieces of x, along its own axis, to look through for rows of weight 0: the whole would be
@@ -409,7 +431,10 @@ class Product:
         if self.in_turn:
             return what + "rows, layer by layer", size * n * p * q, 4 * self.y.shape[0] * p * q
         if n == 1:
-            return what + "|x|^2 |y|^2", size * (p + q), 0
+            x, y = (jax.ShapeDtypeStruct((size, k), jnp.float32) for k in (p, q))
+            made = self._by_kernel and dense_kernel.is_made(x, y)
+            by = ", summed by a Pallas kernel without a copy of x" if made else ""
+            return what + "|x|^2 |y|^2" + by, size * (p + q), 0
         if self._squared_as_made:
             return what + tpu.SQUARED + tpu.said(self.modelled, size), size * n * p * q, 0
         said = tpu.said(self.modelled, size) if _platforms.tpu_alone() else ""
@@ -429,6 +454,7 @@ class Product:
             out=self.out,
             moves=self._moves,
             squares=None if "x" in changes or "y" in changes else self.squares,
+            given=self.given and "x" not in changes,
         )
         return Product(**(fields | changes), note=self.note)
 

@@ -15,11 +15,12 @@ from fljax_kernels.per_example import (
     conv_kernel,
     conv_operands,
     conv_pallas,
+    kernel_primitives,
     terms,
 )
 from tests.kernels.per_example.test_conv import ALL, B, case
 
-KERNEL = conv_kernel.CALL
+KERNEL = kernel_primitives.CALL
 # (samples, image, channels, features, kernel, strides, dilation, padding), by what is particular.
 # More entries, or features, than a block holds: "several_blocks".
 WINDOWS = {
@@ -266,7 +267,7 @@ def test_explain_names_the_kernel_as_made_only_where_it_is(patched):
     made = "squared and weighed as a Pallas kernel makes them"
     grads = per_example_grads(conv_loss)(PARAMS, BATCH)
     assert (made in grads.explain("cuda")) == (KERNEL in lowered(clipped, PARAMS, BATCH))
-    patched.setattr(conv_kernel, "_without_triton", lambda: True)
+    patched.setattr(kernel_primitives, "without_triton", lambda: True)
     jax.clear_caches()
     assert made not in grads.explain("cuda")
     assert grads.explain("cuda").count("stand in for a Pallas kernel") == 2
