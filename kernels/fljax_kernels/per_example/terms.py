@@ -354,7 +354,10 @@ class Product:
         if self._by_kernel:
             x, y = (z[:, 0, 0] for z in self.canonical)
             total = dense_kernel.weighted_sum(x, y, weights.astype(jnp.float32))
-            return self._in_out_order(total.reshape([self.sizes[k] for k in self.row_order]), 0)
+            stacked, _, left, right = self.groups  # the order that `canonical` flattens, not rows'
+            order = [*stacked, *left, *right]
+            total = total.reshape([self.sizes[label] for label in order])
+            return self._moved(jnp.transpose(total, [order.index(k) for k in self.out]), 0)
         y = weigh_rows(self.y.astype(wide(self.y.dtype)), weights)
 
         def part(x: jax.Array) -> jax.Array:

@@ -147,6 +147,36 @@ def test_gradients_by_the_kernel_are_those_of_every_form(monkeypatch):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
 
 
+@pytest.mark.parametrize(
+    ("subscripts", "inputs", "weights"),
+    [
+        ("ij,ijo->o", (5, 7), (5, 7, 6)),
+        ("ij,jio->o", (5, 7), (7, 5, 6)),
+        ("ij,joi->o", (5, 7), (7, 6, 5)),
+        ("ij,jaib->ba", (5, 7), (7, 3, 5, 4)),
+        ("ij,aijb->ba", (5, 7), (3, 5, 7, 4)),
+        ("jio,ij->o", (5, 7), (7, 5, 6)),  # the weight comes first
+    ],
+)
+def test_axes_of_weights_in_any_order_have_their_own_sums(monkeypatch, subscripts, inputs, weights):
+    draw = np.random.default_rng(2)
+    normal = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
+    product = lambda x, w: jnp.einsum(subscripts, *((w, x) if subscripts[0] == "j" else (x, w)))
+    of_one = lambda w, x: jnp.sum(jnp.tanh(0.3 * product(x, w)) ** 2)
+    w, x, scales = normal(*weights), normal(9, *inputs), jnp.abs(normal(9))
+    taken = []
+    summed = dense_kernel.weighted_sum
+    monkeypatch.setattr(dense_kernel, "weighted_sum", lambda *of: taken.append(of) or summed(*of))
+    with _platforms.only("cuda"):
+        grads = per_example_grads(of_one, method="taps")(w, x)
+        found, norms = grads.weighted_sum(lambda _: scales)
+    assert taken
+    rows = jax.jit(jax.vmap(jax.grad(of_one), (None, 0)))(w, x)
+    wanted = jnp.einsum("b,b...->...", scales, rows)
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * float(jnp.abs(wanted).max()))
+    assert (norms >= (1 - 1e-6) * jnp.sqrt(jnp.sum(rows.reshape(9, -1) ** 2, axis=1))).all()
+
+
 def test_side_by_side_empty_and_differentiated():
     """What stands in on a CPU, through the same rules."""
     x, y, c = arrays()
