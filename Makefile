@@ -17,9 +17,9 @@ BY_FILE := -n 2 --dist loadfile --no-loadscope-reorder
 # Where files are large each worker has a half, and takes from the other's when it has done its own.
 BY_HALVES := -n 2 --dist worksteal
 # Slow tests, and properties with more examples.
-LEFT_OUT := FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not optimized"
+LEFT_OUT := FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not (optimized or release)"
 # With XLA's own optimisations, from the files that have such a mark.
-OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m optimized \
+OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m "optimized and not release" \
   $$(grep -rl mark.optimized tests --include='test_*.py')
 # Tests that wait for processes of their own: one after the other, beside those that compute.
 WAIT := $(addprefix tests/,interop/test_flower_processes.py test_plugins.py test_wheels.py \
@@ -28,7 +28,7 @@ WAIT := $(addprefix tests/,interop/test_flower_processes.py test_plugins.py test
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-rest test-all lint docs matrix release-check dev bench aot clean
+.PHONY: demo test test-rest test-release test-all lint docs matrix release-check dev bench aot clean
 
 demo: $(VENV)/.sim
 	$(BIN)/fljax simulate --seed 0
@@ -51,6 +51,10 @@ test-rest: $(VENV)/.dev $(VENV)/.docs
 	  >$(VENV)/beside.txt 2>&1 & beside=$$!; \
 	$(LEFT_OUT) $(BY_HALVES) $(addprefix --ignore=,$(WAIT)); failed=$$?; \
 	wait $$beside || failed=1; cat $(VENV)/beside.txt; exit $$failed
+
+# What a release waits for besides: more schemes and settings in the tests that take longest.
+test-release: $(VENV)/.dev
+	$(PYTEST) -m release $(BY_HALVES)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -75,6 +79,7 @@ release-check: $(VENV)/.release
 test-all:
 	$(MAKE) test
 	$(MAKE) test-rest
+	$(MAKE) test-release
 
 dev: $(VENV)/.dev
 

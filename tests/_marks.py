@@ -1,5 +1,5 @@
-"""The marks "slow" and "optimized" of tests: each says why, and may name the parameters that it is
-for, or those that it is not for.
+"""The marks "slow", "optimized" and "release" of tests: each says why, and may name the parameters
+that it is for, or those that it is not for.
 """
 
 import pytest

@@ -58,7 +58,7 @@ def pytest_collection_finish():
 
 def pytest_collection_modifyitems(items):
     for item in items:
-        for name in ("slow", "optimized"):
+        for name in ("slow", "optimized", "release"):
             if item.get_closest_marker(name) and not _marks.reason(item, name):
                 item.own_markers = [mark for mark in item.own_markers if mark.name != name]
         why, mark = _marks.reason(item, "optimized"), item.get_closest_marker("optimized")

@@ -115,6 +115,7 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
     assert "malicious server" in report and "one of 8 records of its client" in report
 
 
+@pytest.mark.release(reason="one more way to clip", but=["dp_fedavg"])
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 @pytest.mark.parametrize("scheme", ["dp_sgd", "dp_fedavg", "user_ldp"])
 def test_an_image_of_a_batch_is_inverted_however_the_scheme_clips(scheme, tmp_path):
@@ -141,6 +142,7 @@ def test_of_a_batch_the_image_of_the_label_that_is_nearest_to_a_candidate_is_tak
     assert np.isnan(_attack._of_label(found[1:, :1], labels[1:, :1], candidates)).any()
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_an_image_is_fished_out_of_more_than_there_are_classes_by_several_rounds(tmp_path):
     run_dir = tmp_path / "run"
@@ -271,6 +273,7 @@ def test_a_guess_of_a_malicious_server_needs_no_truth():
     np.testing.assert_array_equal(told["y"], [[2, 0, 9], [0, 0, 7]])
 
 
+@pytest.mark.release(reason="half a minute")
 @pytest.mark.slow(reason="inverts gradients")
 @pytest.mark.parametrize("scheme", ["natural_channel", "dp_fedsgd"])
 def test_inversions_that_diverge_count_as_the_mean_image_and_break_no_bound(
@@ -436,6 +439,7 @@ def test_an_attack_that_gets_past_a_bound_exits_with_1(
     assert (tmp_path / "run" / "report.html").is_file()
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_a_sweep_reads_every_scheme_without_noise_and_none_above_its_bound(tmp_path):
     run_dir = tmp_path / "run"

@@ -16,7 +16,7 @@ def item(mark, parameters="a-1"):
     )
 
 
-@pytest.mark.parametrize("name", ["slow", "optimized"])
+@pytest.mark.parametrize("name", ["slow", "optimized", "release"])
 def test_a_mark_without_a_reason_stops_the_collection(name):
     for mark in (getattr(pytest.mark, name), getattr(pytest.mark, name)(reason="")):
         with pytest.raises(pytest.UsageError, match="no reason"):

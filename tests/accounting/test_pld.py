@@ -122,6 +122,7 @@ def test_agrees_with_dp_accounting_in_the_corners():
     assert np.all(upper <= theirs * 1.01)
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="compiles distributions of privacy losses, one program a shape")
 def test_one_step_holds_its_closed_form_at_extremes():
     cases = [

@@ -84,6 +84,7 @@ def test_casts_are_passed_by_one_of_as_many_as_expected(key):
     assert len(set(np.argmax(directions @ others.T, 1))) > 20
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="inverts gradients of colour images")
 def test_most_of_a_batch_is_fished_out_and_nothing_through_noise(key):
     public, others = photographs()

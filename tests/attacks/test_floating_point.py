@@ -202,6 +202,7 @@ def of_a_layer(noise_multiplier, noise):
     return released_bits._mapped(one)
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="plays thousands of rounds")
 def test_rounds_of_a_layer_give_their_order_away_in_float32_alone(draws):
     keys = jax.random.split(jax.random.key(5), 2000).reshape(2, 1000)

@@ -152,6 +152,7 @@ def test_epochs_in_orders_that_nobody_knows_are_inverted_by_one_order(digits, ta
 SHARP = inversion.Settings(optimizer="gauss_newton", tv_weight=0.0)
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="inverts gradients of colour images")
 def test_gauss_newton_recovers_colour_images_alone_and_in_batches_but_not_from_noise(key):
     public, others = photographs()
@@ -213,6 +214,7 @@ def test_gauss_newton_finds_label_distance_and_variation_too(ten_gradients, lene
     assert (right & (psnrs(found.x, x[:4])[:, None].reshape(4) > 25)).sum() >= 2
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="inverts gradients of colour images")
 def test_lbfgs_climbs_over_the_jumps_of_a_gradient_of_relus(monkeypatch):
     _, others = photographs()
@@ -411,6 +413,7 @@ def test_label_counts_add_up_to_the_batch_whatever_the_gradient():
         analytic.label_counts(np.zeros(10), 4, mean_probs=np.zeros(9))
 
 
+@pytest.mark.release(reason="a third of a minute")
 @pytest.mark.slow(reason="inverts gradients by hundreds of optimiser steps")
 def test_restarts_that_are_drawn_together_agree_and_find_the_digit(ten_gradients, lenet):
     observe, x, y, uploads = ten_gradients

@@ -60,6 +60,7 @@ def test_places_of_photographs_are_seen_in_a_model_without_noise_and_not_through
     assert private["psnr"] < private["guessed"] and private["told"] <= 0.15
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="trains by a scheme's rounds, twice")
 def test_the_gradient_of_an_mlp_that_memorised_tells_places_and_behind_noise_none(example):
     plain, private = (example.found(noise, "mlp") for noise in (0.0, example.NOISE))

@@ -217,6 +217,7 @@ def test_the_learnt_distance_agrees_with_float64(shape):
     assert np.isfinite(slope).all()
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="trains a network")
 def test_what_is_learnt_tells_shifted_images_and_orders_changes_as_an_eye_does(key):
     public, others = photographs()
@@ -249,6 +250,7 @@ def test_what_is_learnt_tells_shifted_images_and_orders_changes_as_an_eye_does(k
     assert np.mean(far(darker)) < np.mean(far(flat)) / 2
 
 
+@pytest.mark.release(reason="a third of a minute")
 @pytest.mark.slow(reason="trains a network and inverts gradients")
 def test_features_that_images_usually_have_help_a_search_through_noise():
     digits = data.load("digits")

@@ -109,6 +109,7 @@ def test_symbols_are_read_off_an_update_without_noise_and_not_within_a_small_eps
     assert low["holds"] and 1 / 6 < low["bound"] < 0.4 and high["holds"] is None
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="whole training through a scheme")
 def test_canaries_of_subjects_are_exposed_without_noise_and_hidden_by_it(tmp_path):
     flags = ["--attack", "exposure", "--scheme", "higradavg", "--num-rounds", "50"]
@@ -118,6 +119,7 @@ def test_canaries_of_subjects_are_exposed_without_noise_and_hidden_by_it(tmp_pat
     assert abs(low["auc"] - 0.5) < 0.36 and low["holds"] and low["bound"] < 0.7
 
 
+@pytest.mark.release(reason="half a minute and more", ids=["reference"])
 @pytest.mark.slow(reason="whole training through a scheme, six times")
 @pytest.mark.parametrize("attack", ["reference", "loss_threshold"])
 def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp_path, monkeypatch):

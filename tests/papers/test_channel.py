@@ -163,6 +163,7 @@ def test_at_full_size_each_seed_has_records_of_its_own(name, model):
         assert len(np.unique(rows, axis=0)) == len(rows)
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="inverts gradients for half a minute")
 def test_what_is_sent_is_remade_with_pictures(tmp_path):
     outcome = reproduce.run(

@@ -36,6 +36,7 @@ def test_lightdp_trains_its_network(monkeypatch):
     assert np.shape(found["accuracies"]) == (6, 2) and found["true_epsilon"] == 3.0
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="compiles a ResNet with every client's gradient")
 def test_bidirectional_trains_its_network(monkeypatch):
     task = disguised.task("CIFAR", "full", None)
@@ -48,6 +49,7 @@ def test_bidirectional_trains_its_network(monkeypatch):
     assert np.shape(found["accuracies"]) == (8,) and np.isfinite(found["accuracies"]).all()
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="compiles a network for 16 silos, and searches a learning rate")
 def test_subject_dp_trains_its_network(monkeypatch):
     size, _ = subjects.sizes("femnist", SETTINGS)

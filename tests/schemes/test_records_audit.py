@@ -142,6 +142,7 @@ def test_what_the_attack_learns_of_a_lone_record_is_all_that_the_noise_allows(ke
     assert 0.6 * certified <= found <= exact <= certified <= 1.3 * exact
 
 
+@pytest.mark.release(reason="the other order", ids=["-1"])
 @pytest.mark.slow(reason="attacks thousands of rounds")
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_record_that_changes_the_covariance_stays_within_the_bound(order, key):
@@ -161,6 +162,7 @@ def test_a_record_that_changes_the_covariance_stays_within_the_bound(order, key)
     )
 
 
+@pytest.mark.release(reason="one more fault", ids=["no lift"])
 @pytest.mark.slow(reason="attacks thousands of rounds")
 @pytest.mark.parametrize("broken", [0.45, 0.0], ids=["half the noise", "no lift"])
 def test_the_attack_catches_a_scheme_that_adds_too_little(broken, key):

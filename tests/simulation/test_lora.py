@@ -256,6 +256,7 @@ def small_preset():
         yield smaller
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="a small decoder reads public text first")
 @pytest.mark.parametrize(
     "flags",
