@@ -62,8 +62,6 @@ OF_ANOTHER = {
     "swiftagg_dp": "secagg_dp",
     "tp_smc": "distributed_dgauss",
 }
-# One for each kind of adversary, and of noise; a release plays the others.
-EACH_KIND = ("distributed_dgauss", "dp_fedavg", "gd_dp", "higradavg", "lightdp", "local_dp")
 FEW, TRIALS, DELTA = 5_000, 10_000, 0.05
 SHARE = 0.5  # of what so many trials prove of the worst that the event allows; counting scatters
 # They certify so little at DELTA that by 10,000 trials this share is .3 to .8, and by 40,000 .95.
@@ -182,7 +180,6 @@ def halves(plays):
     return found
 
 
-@pytest.mark.release(reason="one more scheme", but=EACH_KIND)
 @pytest.mark.slow(reason="audits rounds by thousands of trials and compiles each scheme for them")
 @pytest.mark.parametrize("name", [name for name in SCHEMES if name not in OF_ANOTHER])
 def test_no_attack_beats_what_a_scheme_certifies_and_half_the_noise_is_caught(name, key):

@@ -295,4 +295,4 @@ def test_images_that_a_generator_makes_are_found_by_their_gradients():
     near = jnp.mean((found - x) ** 2, axis=(1, 2, 3))
     mean = jnp.mean((digits.train["x"].mean(0)[None] - x) ** 2, axis=(1, 2, 3))
     # One search of a hundred ends elsewhere, and which one is a matter of rounding.
-    assert (near < 0.2 * mean).sum() >= 8
+    assert (near < 0.2 * mean).sum() >= 9
