@@ -100,6 +100,7 @@ def test_attack_on_a_channel_compares_the_squared_error(tmp_path):
     )
 
 
+@pytest.mark.release(reason="one more attack", ids=["fishing"])
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 @pytest.mark.parametrize("attack", ["imprint", "fishing"])
 def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attack, tmp_path):
@@ -115,7 +116,7 @@ def test_a_malicious_server_reads_one_of_a_batch_and_nothing_through_noise(attac
     assert "malicious server" in report and "one of 8 records of its client" in report
 
 
-@pytest.mark.release(reason="one more way to clip", but=["dp_fedavg"])
+@pytest.mark.release(reason="one more way to clip")
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 @pytest.mark.parametrize("scheme", ["dp_sgd", "dp_fedavg", "user_ldp"])
 def test_an_image_of_a_batch_is_inverted_however_the_scheme_clips(scheme, tmp_path):
@@ -170,6 +171,7 @@ def test_who_fishes_asks_for_four_times_the_images_of_a_class_in_a_large_batch()
         assert _attack_malicious.num_casts(options, ten) == number
 
 
+@pytest.mark.release(reason="half a minute")
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_a_malicious_decoder_gives_away_texts_and_nothing_through_noise(tmp_path):
     flags = ["--attack", "decepticons", "--scheme", "dp_sgd", "--batch-size", "8"]
@@ -376,6 +378,7 @@ def test_repeats_of_one_target_are_no_evidence_of_their_own():
     )  # the same four targets, as uncertain as before
 
 
+@pytest.mark.release(reason="ten seconds")
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_lira_gives_full_batch_schemes_room_for_the_pool(tmp_path):
     flags = [
@@ -497,6 +500,7 @@ def test_a_sweep_is_one_picture_and_names_what_got_past_a_bound(tmp_path, monkey
     assert picture.strip() in files(run_dir)[1]
 
 
+@pytest.mark.release(reason="one more form of the table", but=["sweep1"])
 @pytest.mark.slow(reason="integrates a trade-off curve for the images of each label")
 @pytest.mark.parametrize("sweep", [None, ("dp_sgd",)])
 def test_who_is_told_the_label_is_held_to_the_images_of_that_label(sweep, monkeypatch):
@@ -660,6 +664,7 @@ def test_audit_of_few_trials_cannot_tell(tmp_path, capsys):
     assert "cannot tell: so many trials prove at most epsilon" in capsys.readouterr().out
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 def test_audit_all_puts_the_papers_in_one_table(tmp_path):
     from fljax import schemes

@@ -23,6 +23,7 @@ def test_a_transformers_upload_holds_the_image_without_noise_and_none_through_it
     assert private["holds"] is not False
 
 
+@pytest.mark.release(reason="one more upload", ids=["sum"])
 @pytest.mark.slow(reason="attacks by the command, from training to report")
 @pytest.mark.parametrize(
     ("flags", "sees"),

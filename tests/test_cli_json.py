@@ -77,6 +77,7 @@ def test_a_verb_answers_in_one_document_of_its_schema(verb, commands, capsys):
     assert "error" not in err
 
 
+@pytest.mark.release(reason="a third of a minute", ids=["--floating-point --trials 64"])
 @pytest.mark.slow(reason="plays a game, or a round again")
 @pytest.mark.parametrize("flags", ["--floating-point --trials 64", "--replay local_dp"])
 def test_other_audits_answer_by_the_schema_too(flags, tmp_path, capsys):

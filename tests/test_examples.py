@@ -88,6 +88,20 @@ LEARN_NOTHING = {
 }
 
 
+@pytest.mark.release(
+    reason="more examples",
+    ids=[
+        "model_inversion",
+        "what_uploads_tell",
+        "defences",
+        "after_training",
+        "tune",
+        "deployment",
+        "accounting",
+        "channel",
+        "own_data_and_model",
+    ],
+)
 @pytest.mark.slow(
     reason="runs a whole example",
     but=["information", "own_scheme"],

@@ -97,6 +97,7 @@ def test_a_users_file_and_the_readme_pass_a_strict_checker(checked):
     assert {name: checked[name] for name in names} == {name: [] for name in names}
 
 
+@pytest.mark.release(reason="three quarters of a minute")
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
 )

@@ -46,6 +46,7 @@ def one_by_one(noise, prob, steps, delta, **kwargs):
     return np.array(found, np.float64).T
 
 
+@pytest.mark.release(reason="one more value", ids=["4.135254"])
 @pytest.mark.slow(
     reason="compiles distributions of privacy losses, one program a shape",
     ids=["6.18771", "2.3816", "5.77427", "0.73363", "2.00411", "4.135254", "8.279291"],
@@ -227,6 +228,7 @@ def composed_delta(q, noise, epsilon, steps, remove):
     )[0]
 
 
+@pytest.mark.release(reason="a third of a minute", ids=["0.3-1.0-1.0-3"])
 @pytest.mark.slow(
     reason="compiles distributions of privacy losses, one program a shape",
     ids=["0.2-1.0-0.7-1", "0.01-0.5-1.5-1", "0.3-1.0-1.0-3"],

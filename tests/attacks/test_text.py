@@ -88,6 +88,7 @@ def small(tmp_path):
     return f"npz:{tmp_path / 'texts.npz'}", f"weights:{tmp_path / 'weights'}"
 
 
+@pytest.mark.release(reason="one more kind of update", ids=["lora"])
 @pytest.mark.slow(reason="rounds of each text at each budget")
 @pytest.mark.parametrize(
     ("scheme", "lora"),

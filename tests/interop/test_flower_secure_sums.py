@@ -110,6 +110,7 @@ def expected(deployed, numbers, round_index=0):
     return -(integers.astype(np.float32) / np.float32(grid.scale)) / np.float32(len(numbers))
 
 
+@pytest.mark.release(reason="one more distribution", ids=["distributed_dgauss"])
 @pytest.mark.slow(reason="compiles discrete noise for two schemes")
 @pytest.mark.parametrize("scheme", ["distributed_dgauss", "skellam"])
 def test_models_are_those_of_the_simulation(scheme, identities):

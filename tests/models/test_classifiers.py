@@ -23,6 +23,7 @@ SMALL = tuple(name for name in models.NAMES if name not in LARGE)
 OF_SEQUENCES = ("token_lstm", "decoder:tiny")
 
 
+@pytest.mark.release(reason="a deeper model of the same kind", ids=["resnet10", "resnet18"])
 @pytest.mark.slow(
     reason="compiles each bundled model under jit, vmap and grad",
     but=["mlp"],
@@ -119,6 +120,7 @@ def test_both_implementations_of_the_cnn_are_one_function(shape, key):
         np.testing.assert_allclose(a, b, rtol=0, atol=7e-5 * max(1.0, float(jnp.abs(a).max())))
 
 
+@pytest.mark.release(reason="a deeper model of the same kind", ids=["resnet10", "resnet18"])
 @pytest.mark.slow(
     reason="compiles each bundled model under jit, vmap and grad",
     ids=["resnet10", "resnet18", "resnet20", "small_vit", "lstm", "token_lstm", "decoder:tiny"],

@@ -66,6 +66,7 @@ def bytes_of(tree):
     return sum(leaf.nbytes for leaf in leaves), max(held.values())
 
 
+@pytest.mark.release(reason="one more model", ids=["lora"])
 @pytest.mark.slow(reason="compiles rounds of a decoder for one device and for eight")
 # One client is in turn in each round: of two models one is then computed for nobody.
 @pytest.mark.parametrize(("rank", "shared"), [(0, 8), (4, 4)], ids=["full", "lora"])

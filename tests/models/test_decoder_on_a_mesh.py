@@ -78,6 +78,7 @@ def test_a_side_that_an_axis_does_not_divide_stays_whole():
     assert found["layers"]["mlp"]["down"]["kernel"] == PartitionSpec(None, "tensor", None)
 
 
+@pytest.mark.release(reason="one more model", ids=["lora"])
 @pytest.mark.slow(reason="compiles a private step of a decoder for eight devices, and replays it")
 @pytest.mark.parametrize("rank", [0, 2], ids=["full", "lora"])
 def test_a_private_step_of_tiny_over_data_fsdp_and_tensor_axes_is_that_of_one_device(rank):

@@ -539,6 +539,7 @@ def test_oracle_g2_cross_entropy_recovers_where_the_vector_is_constant(key):
     assert max(gap(step, jax.tree.map(np.asarray, true)) for step in steps) < 1e-4
 
 
+@pytest.mark.release(reason="a larger model", ids=["resnet20"])
 @pytest.mark.slow(reason="compiles rounds of the protocol for several networks and modes")
 @pytest.mark.parametrize(
     ("name", "numbers"),

@@ -56,6 +56,10 @@ SLOW = pytest.mark.slow(reason="compiles five programs of a scheme whose round F
 NAMES = [pytest.param(name, marks=() if name in FIRST else SLOW) for name in schemes.NAMES]
 
 
+@pytest.mark.release(
+    reason="one more protocol",
+    ids=["he_dp", "hybrid_alpha", "skellam", "smpc_dp", "swiftagg_dp", "tp_smc"],
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_scheme_keeps_every_contract(name):
     checks = OF_A_PROTOCOL if name in OF_ANOTHER else tuple(testing.CHECKS)
@@ -86,6 +90,9 @@ IN_WHOLE_NUMBERS = [
 ]
 
 
+@pytest.mark.release(
+    reason="one more scheme", but=["dp_fedavg", "dp_fedsgd", "higradavg", "local_dp"]
+)
 @pytest.mark.slow(reason="compiles five programs of a scheme whose round FIRST stands for")
 @pytest.mark.parametrize("name", IN_WHOLE_NUMBERS)
 def test_schemes_whose_noise_is_exact_keep_every_contract(name):

@@ -296,7 +296,7 @@ def test_a_grid_of_more_bits_than_a_protocol_takes_is_refused_before_the_first_r
         make(wider, linear_loss, num_units=num + 1)
 
 
-@pytest.mark.release(reason="one more protocol", but=["secagg", "shamir_servers"])
+@pytest.mark.release(reason="one more protocol", but=["secagg"])
 @pytest.mark.slow(reason="compiles a round for each protocol")
 @pytest.mark.parametrize("protocol", secure_sum.FAST)
 def test_digits_train_under_a_protocol_as_under_the_ideal_sum_at_the_epsilon_of_the_event(protocol):

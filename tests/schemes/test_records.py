@@ -123,6 +123,7 @@ def covariance_of_one_client(name, config, rows):
     return reference.lifted_covariance(rows, 1 / (batch * size), stddev)
 
 
+@pytest.mark.release(reason="one more algorithm", but=["gd", "gsgd_per_leaf"])
 @pytest.mark.slow(
     reason="repeats compiled rounds thousands of times for the moments of their noise"
 )

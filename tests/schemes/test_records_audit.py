@@ -142,7 +142,7 @@ def test_what_the_attack_learns_of_a_lone_record_is_all_that_the_noise_allows(ke
     assert 0.6 * certified <= found <= exact <= certified <= 1.3 * exact
 
 
-@pytest.mark.release(reason="the other order", ids=["-1"])
+@pytest.mark.release(reason="the other order")
 @pytest.mark.slow(reason="attacks thousands of rounds")
 @pytest.mark.parametrize("order", [1, -1])
 def test_a_record_that_changes_the_covariance_stays_within_the_bound(order, key):

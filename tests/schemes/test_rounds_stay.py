@@ -148,6 +148,23 @@ def two_rounds(name, changes, performance):
     return np.concatenate([np.asarray(leaf).ravel() for leaf in jax.tree.leaves(state.params)])
 
 
+@pytest.mark.release(
+    reason="one more scheme",
+    but=[
+        "bidirectional",
+        "dp_sgd",
+        "fedavg",
+        "gd_dp",
+        "item_sum_cap",
+        "local_dp",
+        "secagg_dp",
+        "white_channel",
+        "lightdp/k_regular",
+        "gsgd_dp/isotropic",
+        "dp_fedavg/adaptive",
+        "subject_sampled",
+    ],
+)
 @pytest.mark.slow(
     reason="compiles the round of one more scheme of a family, or of one more setting",
     but=[

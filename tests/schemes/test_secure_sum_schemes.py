@@ -112,7 +112,7 @@ def trained(name, made, key, num_rounds=2):
     return jax.tree.leaves(state.params), lost, jax.tree.leaves(model.params)
 
 
-@pytest.mark.release(reason="one more protocol", but=["secagg_dp", "tp_smc"])
+@pytest.mark.release(reason="one more protocol", but=["secagg_dp"])
 @pytest.mark.slow(reason="compiles two rounds of each scheme")
 @pytest.mark.parametrize("name", ALL)
 def test_digits_train_by_a_protocol_to_the_bits_of_the_ideal_sum(name, key):
@@ -136,7 +136,7 @@ LUCKY = {"pile": (paillier, (2052, 2160)), "tp_smc": (joint_paillier, (1191, 172
 
 
 # The curve of hybrid_alpha has no smaller one: the test above is at its full strength.
-@pytest.mark.release(reason="one more protocol", but=["pile"])
+@pytest.mark.release(reason="one more protocol")
 @pytest.mark.slow(reason="powers of numbers of 3072 bits")
 @pytest.mark.parametrize("name", WITH_KEYS)
 def test_at_128_bits_of_security_digits_train_to_the_bits_of_the_ideal_sum(name, key, monkeypatch):
@@ -179,6 +179,7 @@ def test_an_ideal_sum_releases_what_distributed_dgauss_does_where_links_are_the_
         np.testing.assert_array_equal(one, two)
 
 
+@pytest.mark.release(reason="one more protocol", but=["secagg_dp"])
 @pytest.mark.slow(reason="compiles four rounds")
 @pytest.mark.parametrize("name", ["secagg_dp", "tp_smc"])
 def test_too_many_stragglers_lose_the_round_of_a_protocol_as_of_the_ideal_sum(name, key):

@@ -144,6 +144,7 @@ def test_sampled_subjects_are_means_over_their_items_and_clipped(key):
     assert one.privacy_unit == "subject"
 
 
+@pytest.mark.release(reason="one more scheme", ids=["higradavg_sum"])
 @pytest.mark.slow(reason="compiles rounds of one more scheme or shape", but=["fedavg"])
 @pytest.mark.parametrize("name", ["fedavg", "higradavg", "higradavg_sum"])
 def test_a_server_that_draws_silos_takes_the_mean_of_those(name, key):

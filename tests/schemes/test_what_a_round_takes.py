@@ -99,6 +99,9 @@ def two_rounds(name, loss, key, **options):
     return np.asarray(state.params["w"])
 
 
+@pytest.mark.release(
+    reason="one more scheme", but=["dp_fedsgd", "gsgd_dp", "higradavg", "user_ldp"]
+)
 @pytest.mark.slow(reason="compiles two rounds of one more scheme", but=["dp_fedavg"])
 @pytest.mark.parametrize("name", sorted({*SEVERAL, *STEPPING}))
 def test_a_loss_that_ignores_its_key_trains_as_one_without(name, key):
@@ -108,6 +111,7 @@ def test_a_loss_that_ignores_its_key_trains_as_one_without(name, key):
     assert np.abs(bits).max() > 1e-3
 
 
+@pytest.mark.release(reason="one more scheme", but=["dp_fedavg", "local_dp"])
 @pytest.mark.slow(reason="compiles four rounds of a scheme")
 @pytest.mark.parametrize("name", SEVERAL)
 def test_what_a_loss_draws_is_the_same_on_any_devices_and_in_any_chunks(name, key):
@@ -258,6 +262,7 @@ def test_a_client_that_is_done_stands_still_whatever_its_optimizer_would_do(key)
     np.testing.assert_array_equal(together[0], alone[0])
 
 
+@pytest.mark.release(reason="one more scheme", but=["lightdp", "local_dp", "fedavg"])
 @pytest.mark.slow(reason="compiles three rounds of one more scheme", but=["dp_fedavg"])
 @pytest.mark.parametrize("name", STEPPING)
 def test_every_scheme_with_local_steps_takes_an_optimizer_and_claims_the_same(name, key):

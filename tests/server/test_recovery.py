@@ -672,6 +672,7 @@ def test_a_missing_end_of_an_edge_is_an_error():
     assert np.sqrt(left) == pytest.approx(1.0)  # C10
 
 
+@pytest.mark.release(reason="a third of a minute")
 @pytest.mark.slow(reason="compiles a network and its recovery in float64")
 def test_resnet20_comes_back_through_its_affine_pairs(key, lax_promotion):
     """Group normalisation with its convolutions plain: the whole published network, and a step that

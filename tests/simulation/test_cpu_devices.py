@@ -123,6 +123,7 @@ def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(
     ).read_text()
 
 
+@pytest.mark.release(reason="one more flag", but=["devices", "memory"])
 @pytest.mark.slow(reason="whole runs")
 @pytest.mark.parametrize(
     ("flags", "devices"),

@@ -133,6 +133,7 @@ def test_points_are_drawn_anew_for_each_try_from_all_of_the_grid():
     assert max(abs(n / len(found) - 0.25) for n in counts) < 5 * math.sqrt(0.1875 / len(found))
 
 
+@pytest.mark.release(reason="one more moment", ids=["3"])
 @pytest.mark.slow(reason="searches twice more")
 @pytest.mark.parametrize("fail_at", [3, 5])
 def test_an_interrupted_search_goes_on_to_the_same_bits(three, tmp_path, fail_at):
