@@ -236,6 +236,7 @@ def test_momentum_is_that_of_the_heavy_ball():
     )
 
 
+@pytest.mark.release(reason="a minute")
 @pytest.mark.slow(reason="trains and attacks a ResNet")
 @pytest.mark.optimized(reason="computes for minutes without XLA's optimisations", only=True)
 def test_a_resnet_is_attacked_in_both_directions():

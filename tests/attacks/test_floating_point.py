@@ -102,6 +102,9 @@ def test_next_to_the_middle_of_two_numbers_one_rounding_is_not_two(monkeypatch):
     assert floating_point.reach(-odd, odd, -draw, joined=True) == np.float32(-odd)
 
 
+@pytest.mark.release(
+    reason="one more kind of row", ids=["higradavg", "dp_sgd", "user_ldp", "dp_fedsgd"]
+)
 @pytest.mark.slow(reason="compiles rounds of each scheme; the command plays those of one")
 @pytest.mark.optimized(reason="products that a compiler joins to sums are rounded once")
 @pytest.mark.parametrize("name", OF_EACH_KIND)

@@ -61,6 +61,9 @@ CASES = [
 ]
 
 
+@pytest.mark.release(
+    reason="one more scheme", ids=["higradavg-2-8", "dp_fedbuff-2-8", "dp_scaffold-2-8"]
+)
 @pytest.mark.slow(reason="compiles rounds for 1, 2 and 8 devices")
 @pytest.mark.parametrize(("name", "devices", "groups"), CASES)
 def test_dealt_clients_make_the_bits_of_pooled_ones(name, devices, groups):

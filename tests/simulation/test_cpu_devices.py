@@ -102,6 +102,7 @@ def test_a_run_on_two_cores_gives_the_bits_of_one_device(tmp_path):
     ).read_text()
 
 
+@pytest.mark.release(reason="a third of a minute")
 @pytest.mark.slow(reason="whole runs in processes of their own")
 @optimized
 def test_a_run_that_asks_for_nothing_takes_a_device_a_core_and_others_can_go_on(tmp_path):

@@ -64,6 +64,7 @@ def alone(name, **options):
     return two_rounds(name, **options)
 
 
+@pytest.mark.release(reason="one more scheme", ids=["dp_fedsgd", "dp_fedavg", "sgd_dp"])
 @pytest.mark.slow(reason="compiles rounds for 1 and 8 devices")
 @optimized
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp", "sgd_dp"])
@@ -191,6 +192,7 @@ def test_the_number_of_devices_is_checked():
             mesh.client_mesh(bad)
 
 
+@pytest.mark.release(reason="one more scheme", but=["higradavg"])
 @pytest.mark.slow(reason="compiles rounds for 1, 3 and 8 devices")
 @optimized
 @pytest.mark.parametrize("name", ["dp_fedavg", "dp_fedsgd", "higradavg", "lightdp"])

@@ -169,6 +169,7 @@ def at_round_3(launch, run_dir, given, count=2):
     return running
 
 
+@pytest.mark.release(reason="one more process, one more round", ids=["3-2"])
 @optimized
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
 @pytest.mark.parametrize(("count", "killed"), [(2, 0), (3, 2)])
