@@ -187,6 +187,7 @@ def test_a_run_of_an_installed_package_that_kill_9_ends_goes_on_to_the_same_bits
     assert json.loads((cut / folder.PRIVACY).read_text()) == said
 
 
+@pytest.mark.release(reason="a run of the command is killed too")
 @pytest.mark.slow(reason="whole runs in processes of their own")
 def test_from_python_it_is_the_same_run_and_goes_on_likewise_after_kill_9(site, tmp_path):
     by_command = simulated([*BY_NAME, *SHORT], tmp_path / "command")
@@ -608,6 +609,7 @@ def ours(request, site_factory):
     return names
 
 
+@pytest.mark.release(reason="one more way to be found", but=["entry points"])
 @pytest.mark.slow(reason="two whole runs")
 def test_simulate_of_the_command_line_and_of_python_find_all_of_it(ours, tmp_path):
     parts = ["--scheme", ours["scheme"], "--dataset", ours["dataset"], "--model", ours["model"]]
@@ -659,6 +661,9 @@ def test_calibrate_finds_its_scheme(ours, tmp_path, capsys):
     assert 3.98 <= randomized_response(1 / (1 + np.exp(1 / noise)), 20, 1e-3) <= 4.0
 
 
+@pytest.mark.release(
+    reason="one more way to be found", but=["entry points-attack", "register-audit"]
+)
 @pytest.mark.slow(
     reason="compiles rounds for one more way to a name",
     but=["register-attack", "entry points-audit"],

@@ -88,6 +88,10 @@ SHOWN = [
 SWEEPS = pytest.mark.slow(reason="fifty whole accounts; tests/test_cli.py sweeps over few")
 
 
+@pytest.mark.release(
+    reason="`make release-check` runs it too",
+    ids=["fljax account --sweep noise=0.5:4:50 --sampling-prob 0.01 --steps 1000   # CSV and plot"],
+)
 @pytest.mark.parametrize(
     "command",
     [

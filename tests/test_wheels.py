@@ -64,6 +64,7 @@ def built(source, folder):
     return wheel
 
 
+@pytest.mark.release(reason="`make release-check` installs both", ids=["fljax"])
 @pytest.mark.parametrize(
     ("source", "packages", "code"),
     [

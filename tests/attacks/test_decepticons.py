@@ -107,6 +107,7 @@ def test_bad_arguments_raise_in_one_line():
         decepticons.share_read(np.zeros((1, 3)), np.zeros((1, 4)))
 
 
+@pytest.mark.release(reason="one more decoder", ids=["no norm of queries", "many heads"])
 @pytest.mark.slow(reason="gradients of decoders")
 @pytest.mark.parametrize("kind", ["tiny", "no norm of queries", "many heads"])
 def test_most_of_a_batch_of_texts_is_read_and_nothing_through_noise(kind):

@@ -200,6 +200,7 @@ def test_gauss_newton_recovers_colour_images_alone_and_in_batches_but_not_from_n
     assert (psnrs(informed(noisy, y).x, alone) < 20).all()
 
 
+@pytest.mark.release(reason="ten seconds")
 @pytest.mark.slow(reason="inverts a gradient with its label")
 def test_gauss_newton_finds_label_distance_and_variation_too(ten_gradients, lenet, key):
     observe, x, y, uploads = ten_gradients

@@ -120,7 +120,7 @@ def test_canaries_of_subjects_are_exposed_without_noise_and_hidden_by_it(tmp_pat
     assert abs(low["auc"] - 0.5) < 0.36 and low["holds"] and low["bound"] < 0.7
 
 
-@pytest.mark.release(reason="half a minute and more", ids=["reference"])
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="whole training through a scheme, six times")
 @pytest.mark.parametrize("attack", ["reference", "loss_threshold"])
 def test_members_among_texts_are_told_without_noise_and_hidden_by_it(attack, tmp_path, monkeypatch):

@@ -95,6 +95,7 @@ def test_subject_averages_have_no_third_of_the_numbers_of_the_matrix():
     assert largest(module) < matrix / 3
 
 
+@pytest.mark.release(reason="a larger model", ids=["gradient_c", "gradient_e", "gradient_f"])
 @pytest.mark.slow(reason="the same kernels run on a CPU in all other tests")
 @pytest.mark.parametrize(
     "name", [n for n in programs.PROGRAMS if not n.startswith(("round_", "pod_"))]

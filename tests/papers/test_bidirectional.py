@@ -176,6 +176,7 @@ def test_a_corrected_network_says_what_the_true_one_does(monkeypatch):
         assert client[label]["agrees"][1] > 0.95
 
 
+@pytest.mark.release(reason="ten seconds and more")
 @pytest.mark.slow(reason="inverts what each of five defences sends")
 def test_who_hides_what(monkeypatch):
     # The search among a generator's images has a test of its own.

@@ -151,6 +151,7 @@ def test_settings_that_cannot_be_are_refused(make):
         make()
 
 
+@pytest.mark.release(reason="ten seconds")
 @pytest.mark.slow(reason="plays thousands of runs; replays of the same rounds are not")
 def test_the_best_attack_on_balls_in_bins_finds_no_more_than_is_certified(key):
     """One round of four, and whoever sees all four knows the likelihood of each."""

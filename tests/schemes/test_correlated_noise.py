@@ -208,6 +208,7 @@ def best_attack(scheme, config, key):
     return abs(scores[1].mean() - scores[0].mean()) / noise.std()
 
 
+@pytest.mark.release(reason="one more noise", ids=["ftrl_tree", "fedavg"])
 @pytest.mark.slow(reason="plays thousands of runs; replays of the same rounds are not")
 @pytest.mark.parametrize("name", ["ftrl_banded", "ftrl_tree", "fedavg"])
 def test_the_best_attack_on_all_models_is_as_good_as_the_event_says_and_no_better(name, key):

@@ -131,6 +131,7 @@ CROWD = (
 )  # variance along e1 above the floor, and it moves
 
 
+@pytest.mark.release(reason="a quarter of a minute")
 @pytest.mark.slow(reason="attacks thousands of rounds")
 def test_what_the_attack_learns_of_a_lone_record_is_all_that_the_noise_allows(key):
     found, mu = audit(CONFIG, ALONE, key)

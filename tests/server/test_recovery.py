@@ -166,7 +166,7 @@ def checked(plan, apply, params, batch, key, form="transitional"):
     return errors(params, batch, jax.random.clone(key))
 
 
-@pytest.mark.release(reason="one more network", ids=["cnn-transitional"])
+@pytest.mark.release(reason="one more network", ids=["cnn-transitional", "residual-transitional"])
 @pytest.mark.optimized(reason="bounds a rounding error", ids=["cnn-transitional"], only=True)
 @pytest.mark.slow(
     reason="compiles a network and its recovery in float64",

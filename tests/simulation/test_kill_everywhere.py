@@ -77,6 +77,16 @@ def killed_by_signal(do, name, run_dir):
     return kills
 
 
+@pytest.mark.release(
+    reason="one more kind of run",
+    but=[
+        "central, exact noise",
+        "clients that keep something",
+        "bins and bands",
+        "a secure sum",
+        "clients on disk",
+    ],
+)
 @pytest.mark.slow(reason="a run that is killed again and again")
 @pytest.mark.parametrize("name", _killed.CASES)
 def test_a_run_that_is_killed_anywhere_ends_as_if_it_had_not_been(name, do, tmp_path):

@@ -145,6 +145,7 @@ def test_other_weights_in_the_folder_are_refused_by_a_run_that_goes_on_and_by_it
         trained.apply_of(trained.load(tmp_path / "run"))
 
 
+@pytest.mark.release(reason="ten seconds")
 @pytest.mark.slow(reason="whole runs")
 def test_all_of_a_published_decoder_is_trained_without_lora(texts, tmp_path):
     whole = fljax.simulate("higradavg", run_dir=tmp_path / "run", **settings(texts, lora=None))
@@ -162,6 +163,7 @@ def on_roles(**changes):
     return found | SMALL | changes
 
 
+@pytest.mark.release(reason="a quarter of a minute")
 @pytest.mark.slow(reason="whole runs")
 def test_what_is_frozen_has_read_public_text_and_is_kept_in_the_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(base_model, "STEPS", 60)
@@ -185,6 +187,7 @@ def test_what_is_frozen_has_read_public_text_and_is_kept_in_the_folder(tmp_path,
         trained.load(tmp_path / "run")
 
 
+@pytest.mark.release(reason="ten seconds")
 @pytest.mark.slow(reason="whole runs")
 def test_the_model_of_another_run_may_be_what_is_frozen(tmp_path):
     plain = on_roles(lora=None, noise_multiplier=2.0, target_epsilon=None)

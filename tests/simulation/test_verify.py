@@ -429,6 +429,7 @@ def test_with_the_data_a_scheme_from_outside_is_asked_how_often_rounds_count(cop
     assert "data: another count of rounds" in refused(copied, data=True)
 
 
+@pytest.mark.release(reason="one more matrix", ids=["banded"])
 @pytest.mark.slow(reason="a run of two more schemes")
 @pytest.mark.parametrize("correlation", ["tree", "banded"])
 def test_a_run_whose_noise_is_correlated_fits(correlation, tmp_path):

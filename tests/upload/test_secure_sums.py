@@ -45,6 +45,10 @@ from tests.upload._sums import (
 FEWER = hypothesis.settings(max_examples=min(60, hypothesis.settings.default.max_examples))
 
 
+@pytest.mark.release(
+    reason="one more protocol",
+    ids=["ckks", "inner_product", "joint_paillier", "light_secagg", "secagg_plus"],
+)
 @pytest.mark.slow(reason="draws large primes in each example", ids=["paillier"])
 @pytest.mark.parametrize("name", secure_sum.NAMES)
 @FEWER

@@ -103,6 +103,7 @@ def conv(w, x, stride=1):
     )[0]
 
 
+@pytest.mark.release(reason="a third of a minute")
 @pytest.mark.slow(reason="compiles a deep network twice, in float32 and float64")
 def test_resnet20_with_group_norm():
     rng = np.random.default_rng(0)
