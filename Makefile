@@ -22,9 +22,8 @@ LEFT_OUT := FLJAX_TEST_HYPOTHESIS=ci $(PYTEST) -m "(slow or hypothesis) and not 
 OPTIMIZED := FLJAX_TEST_OPTIMIZED=1 $(PYTEST) -m "optimized and not release" \
   $$(grep -rl mark.optimized tests --include='test_*.py')
 # Tests that wait for processes of their own: one after the other, beside those that compute.
-WAIT := $(addprefix tests/,interop/test_flower_processes.py test_plugins.py test_wheels.py \
-  $(addprefix simulation/test_,allocator.py disk_full.py kill.py kill_everywhere.py \
-  processes.py seeds.py simulate.py))
+WAIT := $(addprefix tests/,test_plugins.py test_wheels.py $(addprefix simulation/test_,allocator.py \
+  disk_full.py kill_everywhere.py processes.py seeds.py simulate.py))
 # Each call of pytest has each test file's asserts rewritten in each worker, unless one may keep them.
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -140,6 +140,7 @@ class Faults:
         return False
 
 
+@pytest.mark.release(reason="minutes")
 @pytest.mark.slow(reason="starts a hundred processes, and waits for timeouts")
 def test_released_models_are_the_simulations_and_the_ledger_is_right_with_faults(tmp_path):
     simulations = {

@@ -100,6 +100,7 @@ def final_bits(run_dir):
     )
 
 
+@pytest.mark.release(reason="a minute and more")
 @pytest.mark.slow(reason="whole runs in processes of their own")
 @pytest.mark.filterwarnings("ignore:.*sharding.*:UserWarning")  # restored without saying where to
 def test_a_run_killed_again_and_again_ends_as_if_it_had_not_been(tmp_path):

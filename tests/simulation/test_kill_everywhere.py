@@ -83,8 +83,7 @@ def killed_by_signal(do, name, run_dir):
         "central, exact noise",
         "clients that keep something",
         "bins and bands",
-        "a secure sum",
-        "clients on disk",
+        "uploads",
     ],
 )
 @pytest.mark.slow(reason="a run that is killed again and again")

@@ -238,6 +238,7 @@ def test_a_damaged_client_is_named_and_stops_all_processes(disk, launch, tmp_pat
     assert any("Expected the bytes of client" in word for word in words), words
 
 
+@pytest.mark.release(reason="half a minute and more")
 @pytest.mark.slow(reason="starts several processes that run, die and go on")
 def test_the_command_finds_its_processes_in_slurms_variables(tmp_path):
     """JAX reads them; the first of two processes speaks and writes."""
