@@ -638,13 +638,29 @@ def test_audit_prints_what_is_certified_and_what_was_measured(tmp_path, capsys, 
     assert 1.0 < row["measured"] <= row["certified"] == pytest.approx(3.0, rel=0.02)
     assert row["holds"] and row["unit"] == "client" and row["noise_multiplier"] > 0
     out = capsys.readouterr().out
-    assert "lightdp" in out and "REPLACE_ONE" in out
+    assert "lightdp" in out and "REPLACE_ONE" in out and "area under the curve" in out
+    assert 0.5 < row["auc_low"] < row["auc"] < row["auc_high"] < 1
     _, report = files(run_dir)
     assert (
         "Threat model" in report
         and "tell it their pair noise" in report
         and report.count("<svg") == 1
     )
+
+
+def test_an_audit_says_how_far_the_area_of_its_scores_scatters():
+    from fljax.attacks import metrics
+    from fljax.cli import audit
+
+    rng = np.random.default_rng(0)
+    scores = rng.normal(1.0, 1.0, 200), rng.normal(0.0, 1.0, 300)
+    told = audit._area(scores, 0.95, 0)
+    assert told["auc"] == metrics.auc(*scores)
+    # Two normals a standard deviation apart: Phi(1 / sqrt(2)). Hanley and McNeil's error is .019.
+    assert told["auc_low"] < 0.7602 < told["auc_high"] and told["auc_low"] < told["auc"]
+    assert 2 * 0.019 < told["auc_high"] - told["auc_low"] < 6 * 0.019
+    assert "no bound on epsilon" in audit._of_area(told, 0.95)
+    assert audit._area(None, 0.95, 0) == {"auc": None, "auc_low": None, "auc_high": None}
 
 
 @pytest.mark.slow(reason="attacks by the command, from training to report")

@@ -290,7 +290,9 @@ class Attack(TypedDict):
 
 
 class AuditRow(TypedDict):
-    """A scheme under attack: certified is a bound of the kind that `bound` says."""
+    """A scheme under attack: certified is a bound of the kind that `bound` says. auc: of a game's
+    scores, between what it is by bootstrap.
+    """
 
     scheme: str
     unit: str
@@ -312,6 +314,9 @@ class AuditRow(TypedDict):
     undefended: Number | None
     noise_multiplier: float
     paper: str | None
+    auc: float | None
+    auc_low: float | None
+    auc_high: float | None
 
 
 class ReplayRow(TypedDict):

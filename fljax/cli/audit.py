@@ -189,19 +189,23 @@ def main(args: Sequence[str]) -> int:
             )
             rows.append((table.row(name, key, settings, config), noise))
             _output.aside(f"{name} done, {place + 1} of {len(asked)}")
-    _print([row for row, _ in rows])
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
         | {"verdict": row.verdict, "noise_multiplier": noise, "paper": table.PAPERS.get(row.scheme)}
+        | _area(row.scores, options.confidence, options.seed)
         for row, noise in rows
     ]
+    areas = {row["scheme"]: row for row in found if row["auc"] is not None}
+    _print([row for row, _ in rows])
+    for name, told in areas.items():
+        print(f"{name}: {_of_area(told, options.confidence)}.")
     results = {"confidence": options.confidence, "rows": found}
     _run_files.write_json(run_dir / "audit.json", results)
     picture = (
         "" if options.all or rows[0][0].scores is None else _curve(rows[0][0], options.confidence)
     )
     title = "Certified against measured" if options.all else f"Audit of {asked[0].scheme}"
-    sections = _sections(options, [row for row, _ in rows], picture)
+    sections = _sections(options, [row for row, _ in rows], picture, areas)
     report = _run_files.write_report(run_dir, title, sections)
     _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict([row.scheme for row, _ in rows if row.holds is False])
@@ -332,6 +336,28 @@ def _cannot_tell(row: Any) -> str:
     return f"cannot tell: {table.cannot_tell(row.ceiling, row.control, row.law_alone)}"
 
 
+def _area(scores: Any, confidence: float, seed: int) -> dict[str, float | None]:
+    """The area under the curve of a game's scores, and how far it scatters; None without a game."""
+    if scores is None:
+        return dict.fromkeys(("auc", "auc_low", "auc_high"))
+    import numpy as np
+
+    from fljax.attacks import audit, metrics
+
+    rng = np.random.default_rng([seed, 6])
+    present, absent = scores
+    low, high = audit.bootstrap(metrics.auc, present, absent, rng, confidence=confidence)
+    return {"auc": metrics.auc(present, absent), "auc_low": low, "auc_high": high}
+
+
+def _of_area(told: dict[str, Any], confidence: float) -> str:
+    return (
+        f"the attack's area under the curve is {told['auc']:.4g} ({told['auc_low']:.4g} to "
+        f"{told['auc_high']:.4g} by bootstrap at {100 * confidence:g} %: how far it scatters, no "
+        "bound on epsilon)"
+    )
+
+
 def _curve(row: Any, confidence: float) -> str:
     """The measured error rates beside the certified ones."""
     import numpy as np
@@ -363,7 +389,9 @@ def _of_certified(row: Any) -> str:
     return f"{row.quantity} measured, of {shown} certified ({row.bound}): {row.scheme}"
 
 
-def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
+def _sections(
+    options: Options, rows: list[Any], picture: str, areas: dict[str, dict[str, Any]]
+) -> list[str]:
     from fljax.attacks import table
     from fljax.simulation.report import run_page
 
@@ -393,6 +421,9 @@ def _sections(options: Options, rows: list[Any], picture: str) -> list[str]:
         for text, kind in ((world, "at most"), (images, "at least"))
         if any(r.bound == kind for r in rows)
     ]
+    note += "".join(
+        f" {name}: {_of_area(told, options.confidence)}." for name, told in areas.items()
+    )
     cards = "".join(run_page.card(f"{row.measured:.3g}", _of_certified(row)) for row in rows)
     return [
         f'<div class="cards">{cards}</div>',
