@@ -256,7 +256,8 @@ def bootstrap(
       present, absent: scores `[n]`, `[m]`.
       rng: draws.
       confidence: in (0, 1), of both sides together, as far as the normal approximation goes.
-      num_resamples: >= 100.
+      num_resamples: >= 100, and as many that one is expected beyond either end: at least
+        2 / (1 - confidence).
 
     Raises:
       ValueError: a number is out of range, or no scores of a world.
@@ -267,6 +268,11 @@ def bootstrap(
     _validate.positive_int(num_resamples=num_resamples)
     if num_resamples < 100:
         raise ValueError(f"Expected num_resamples >= 100, got num_resamples={num_resamples}.")
+    if (1 - confidence) / 2 * num_resamples < 1 - 1e-9:  # rounding of 1 - confidence
+        raise ValueError(
+            "Expected (1 - confidence) / 2 * num_resamples >= 1, a resample beyond either end, got "
+            f"confidence={confidence} and num_resamples={num_resamples}."
+        )
     worlds = [np.asarray(v, np.float64) for v in (present, absent)]
     if any(world.ndim != 1 or not world.size for world in worlds):
         raise ValueError(

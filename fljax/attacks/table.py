@@ -53,7 +53,8 @@ class Row(NamedTuple):
     data could have said no, since so many trials prove at most `ceiling`, or where noise far too
     little was not seen, or would not have been, or where a law of noise alone was seen to hold
     (`law_alone`), and not the scheme's rounds. standing: of the certified number. event, scores:
-    of the game that proved most, with the unit and without it; None where there was none. diverged:
+    of the game and view that proved most, with the unit and without it; None where there was none.
+    scores_of_law: that game is one of a law of noise alone. diverged:
     reconstructions that ended nowhere, and count as the best guess of who has seen nothing.
     seen_from: by which factor a channel's noise (its variance) could have been too little and the
     attack would have seen it; None where that was not asked. control: what the same attack proves
@@ -79,6 +80,7 @@ class Row(NamedTuple):
     seen_from: float | None = None
     control: float | None = None
     law_alone: bool = False
+    scores_of_law: bool = False
     undefended: float | None = None
 
     @property
@@ -157,6 +159,7 @@ def epsilon_row(name: str, key: jax.Array, settings: Settings, config: Any = Non
         scores=scores,
         control=max(controls, default=None),
         law_alone=held == {True},
+        scores_of_law=game.law_alone,
         undefended=None if bare is None else bare[0].measured,
     )
 

@@ -290,8 +290,10 @@ class Attack(TypedDict):
 
 
 class AuditRow(TypedDict):
-    """A scheme under attack: certified is a bound of the kind that `bound` says. auc: of a game's
-    scores, between what it is by bootstrap.
+    """A scheme under attack: certified is a bound of the kind that `bound` says. auc: of the scores
+    that count, of the game and view that prove most by them; scores_of_law: of a law of noise
+    alone. auc_low, auc_high: where it scatters, by bootstrap at `confidence`, at most 0.99; no
+    bound. None: all resamples are alike.
     """
 
     scheme: str
@@ -311,6 +313,7 @@ class AuditRow(TypedDict):
     seen_from: Number | None
     control: Number | None
     law_alone: bool
+    scores_of_law: bool
     undefended: Number | None
     noise_multiplier: float
     paper: str | None

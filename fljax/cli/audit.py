@@ -53,6 +53,12 @@ _REPLAY = (
     "what the noise allows for. None: play against scheme."
 )
 
+_MOST_CONFIDENCE = 0.99  # of a bootstrap, so that resamples lie beyond either end
+_CHOSEN = (
+    "The interval is how far the area scatters, no bound on epsilon. It leaves out that game and "
+    "view were chosen by these runs, as those that prove most."
+)
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Options:
@@ -89,7 +95,7 @@ class Options:
     num_rounds: int = 1
     """Rounds in one run."""
     confidence: float = 0.99
-    """Of each lower bound that is measured."""
+    """Of each lower bound that is measured; of the area's interval, too, but there at most 0.99."""
     seed: int = 0
     """Of everything random."""
     run_dir: pathlib.Path | None = None
@@ -171,7 +177,7 @@ def main(args: Sequence[str]) -> int:
         if options.all
         else [_asked(options)]
     )
-    rows = []
+    rows, areas = [], []
     with _run_files.opened(options.run_dir, "audit", options) as run_dir:
         for place, (name, config) in enumerate(asked):
             key = jax.random.fold_in(jax.random.key(options.seed, impl="threefry2x32"), place)
@@ -187,25 +193,30 @@ def main(args: Sequence[str]) -> int:
                 num_rounds=1 if options.all and channel else options.num_rounds,
                 attack=options.attack,
             )
-            rows.append((table.row(name, key, settings, config), noise))
+            row = table.row(name, key, settings, config)
+            rows.append((row, noise))
+            areas.append(_area(row.scores, options.confidence, options.seed))
             _output.aside(f"{name} done, {place + 1} of {len(asked)}")
     found = [
         {k: v for k, v in row._asdict().items() if k not in {"event", "scores"}}
         | {"verdict": row.verdict, "noise_multiplier": noise, "paper": table.PAPERS.get(row.scheme)}
-        | _area(row.scores, options.confidence, options.seed)
-        for row, noise in rows
+        | area
+        for (row, noise), area in zip(rows, areas, strict=True)
     ]
-    areas = {row["scheme"]: row for row in found if row["auc"] is not None}
     _print([row for row, _ in rows])
-    for name, told in areas.items():
-        print(f"{name}: {_of_area(told, options.confidence)}.")
+    told = [row for row in found if row["auc"] is not None]
+    words = [f"{row['scheme']}: {_of_area(row, options.confidence)}." for row in told]
+    if told:
+        words.append(_CHOSEN)
+    for text in words:
+        print(text)
     results = {"confidence": options.confidence, "rows": found}
     _run_files.write_json(run_dir / "audit.json", results)
     picture = (
         "" if options.all or rows[0][0].scores is None else _curve(rows[0][0], options.confidence)
     )
     title = "Certified against measured" if options.all else f"Audit of {asked[0].scheme}"
-    sections = _sections(options, [row for row, _ in rows], picture, areas)
+    sections = _sections(options, [row for row, _ in rows], picture, words)
     report = _run_files.write_report(run_dir, title, sections)
     _output.give({"run_dir": run_dir, "report": report, **results})
     return _run_files.verdict([row.scheme for row, _ in rows if row.holds is False])
@@ -337,25 +348,47 @@ def _cannot_tell(row: Any) -> str:
 
 
 def _area(scores: Any, confidence: float, seed: int) -> dict[str, float | None]:
-    """The area under the curve of a game's scores, and how far it scatters; None without a game."""
+    """The area under the curve of a game's scores that count, and how far it scatters: ends are
+    None where resamples are all alike, everything is without a game.
+    """
     if scores is None:
         return dict.fromkeys(("auc", "auc_low", "auc_high"))
     import numpy as np
 
     from fljax.attacks import audit, metrics
 
-    rng = np.random.default_rng([seed, 6])
-    present, absent = scores
-    low, high = audit.bootstrap(metrics.auc, present, absent, rng, confidence=confidence)
-    return {"auc": metrics.auc(present, absent), "auc_low": low, "auc_high": high}
+    # By the others the numbers of a view may have been weighed.
+    present, absent = (world[-audit.counted(len(world)) :] for world in scores)
+    # The area knows scores by their order alone: by places, which a resample need not sort.
+    values, places = np.unique(np.concatenate([present, absent]), return_inverse=True)
+
+    def area(yes: np.ndarray, no: np.ndarray) -> float:
+        counts = np.bincount(no.astype(int), minlength=values.size)
+        below = np.cumsum(counts) - counts / 2
+        return float(below[yes.astype(int)].mean() / no.size)
+
+    low, high = audit.bootstrap(
+        area,
+        places[: present.size],
+        places[present.size :],
+        np.random.default_rng([seed, 6]),
+        confidence=min(confidence, _MOST_CONFIDENCE),
+    )
+    ends = (None, None) if low == high else (low, high)
+    return {"auc": metrics.auc(present, absent), "auc_low": ends[0], "auc_high": ends[1]}
 
 
 def _of_area(told: dict[str, Any], confidence: float) -> str:
-    return (
-        f"the attack's area under the curve is {told['auc']:.4g} ({told['auc_low']:.4g} to "
-        f"{told['auc_high']:.4g} by bootstrap at {100 * confidence:g} %: how far it scatters, no "
-        "bound on epsilon)"
-    )
+    whose = ", of the law of uploads alone," if told["scores_of_law"] else ""
+    if told["auc_low"] is None:
+        alike = "no score crosses" if told["auc"] in (0, 1) else "all resamples are alike"
+        scatter = f"{alike}, so that bootstrap does not say how far it scatters"
+    else:
+        scatter = (
+            f"{told['auc_low']:.4g} to {told['auc_high']:.4g} by bootstrap at "
+            f"{100 * min(confidence, _MOST_CONFIDENCE):g} %"
+        )
+    return f"the attack's area under the curve{whose} is {told['auc']:.4g} ({scatter})"
 
 
 def _curve(row: Any, confidence: float) -> str:
@@ -389,9 +422,7 @@ def _of_certified(row: Any) -> str:
     return f"{row.quantity} measured, of {shown} certified ({row.bound}): {row.scheme}"
 
 
-def _sections(
-    options: Options, rows: list[Any], picture: str, areas: dict[str, dict[str, Any]]
-) -> list[str]:
+def _sections(options: Options, rows: list[Any], picture: str, area: Sequence[str]) -> list[str]:
     from fljax.attacks import table
     from fljax.simulation.report import run_page
 
@@ -421,9 +452,7 @@ def _sections(
         for text, kind in ((world, "at most"), (images, "at least"))
         if any(r.bound == kind for r in rows)
     ]
-    note += "".join(
-        f" {name}: {_of_area(told, options.confidence)}." for name, told in areas.items()
-    )
+    note += "".join(f" {text}" for text in area)
     cards = "".join(run_page.card(f"{row.measured:.3g}", _of_certified(row)) for row in rows)
     return [
         f'<div class="cards">{cards}</div>',

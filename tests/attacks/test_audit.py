@@ -388,6 +388,12 @@ def test_bad_arguments_raise_in_one_line():
             ),
             "num_resamples",
         ),
+        (
+            lambda: audit.bootstrap(
+                metrics.auc, good, good, np.random.default_rng(0), confidence=0.999
+            ),
+            r"confidence\) / 2 \* num_resamples >= 1.*confidence=0.999 and num_resamples=1000",
+        ),
         (lambda: audit.two_worlds(good, good, delta=0.1, confidence=1.0), "confidence in"),
         (lambda: audit.clopper_pearson(3, 2, 0.1), "successes <= trials"),
         (lambda: audit.directions(np.eye(2), np.ones(3)), r"shift \[d\]"),
