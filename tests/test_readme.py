@@ -48,6 +48,16 @@ def test_every_python_snippet_of_the_readme_shows_what_it_prints():
     assert [code for name, code, _ in SNIPPETS if name.startswith("README")] == blocks("python")
 
 
+@pytest.mark.release(
+    reason="ten seconds each; those of the README are left",
+    ids=[
+        "docs/howto/after_training.md 0: import jax",
+        "docs/howto/after_training.md 1: import numpy as np",
+        "docs/howto/from_flower.md 0: import numpy as np",
+        "docs/howto/own_data.md 1: import pathlib",
+        "docs/howto/publish.md 1: import json",
+    ],
+)
 @pytest.mark.slow(reason="trains for some seconds", ids=SLOW + LONG)
 @pytest.mark.parametrize(("code", "shown"), [s[1:] for s in SNIPPETS], ids=[s[0] for s in SNIPPETS])
 def test_a_python_snippet_prints_what_is_shown(code, shown, capsys, tmp_path, monkeypatch):

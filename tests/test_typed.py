@@ -12,7 +12,10 @@ import pytest
 from fljax.simulation import result
 from tests import public_api
 
-pytestmark = pytest.mark.slow(reason="reads JAX and all of fljax with mypy")
+pytestmark = [
+    pytest.mark.slow(reason="reads JAX and all of fljax with mypy"),
+    pytest.mark.release(reason="three quarters of a minute"),
+]
 ROOT = pathlib.Path(__file__).parents[1]
 USER = """
 import jax
@@ -97,7 +100,6 @@ def test_a_users_file_and_the_readme_pass_a_strict_checker(checked):
     assert {name: checked[name] for name in names} == {name: [] for name in names}
 
 
-@pytest.mark.release(reason="three quarters of a minute")
 @pytest.mark.parametrize(
     "path", sorted((ROOT / "examples").glob("*.py")), ids=lambda path: path.stem
 )

@@ -307,6 +307,21 @@ OF_SUMS = {
 }
 
 
+@pytest.mark.release(
+    reason="one more scheme",
+    but=[
+        "dp_fedavg",
+        "dp_sgd",
+        "dp_fedbuff",
+        "higradavg",
+        "lightdp",
+        "local_dp",
+        "secagg_dp",
+        "distributed_dgauss",
+        "gsgd_dp",
+        "bidirectional",
+    ],
+)
 @pytest.mark.slow(reason="compiles one more scheme", but=["dp_fedavg", "gsgd_dp"])
 @pytest.mark.parametrize(
     "name",

@@ -151,6 +151,7 @@ def test_the_command_replays_exact_rounds(tmp_path):
     assert row["noise"] == "exact" and row["holds"] is True and row["control"] > row["allowed"]
 
 
+@pytest.mark.release(reason="one more scheme", but=["lightdp-tree"])
 @pytest.mark.slow(reason="compiles the rounds of one more scheme", but=["higradavg"])
 @pytest.mark.parametrize(
     ("name", "correlation"),
