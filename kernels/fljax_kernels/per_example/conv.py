@@ -120,7 +120,7 @@ class ConvProduct(Product):
         self._params, self._kernel_shape = params, kernel_shape
         # Loop axes join the batch axis of the convolution: both are summed.
         self._plain = _batch_first(inputs, lhs, loops), _batch_first(cotangent, res, loops)
-        x, y = (_channels_first(z, spec) for z, spec in zip(self._plain, (lhs, res), strict=True))
+        x, y = (channels_first(z, spec) for z, spec in zip(self._plain, (lhs, res), strict=True))
         nd, out = len(params["window_strides"]), y.shape[3:]
         kernel = self._window = tuple(kernel_shape[a] for a in rhs[2:])
         self._channels = kernel_shape[rhs[1]]
@@ -219,7 +219,7 @@ class ConvProduct(Product):
             # As matrices: XLA on CPU is slower at a product of more axes.
             x, y = (z.reshape(z.shape[0], math.prod(z.shape[1:-1]), z.shape[-1]) for z in (x, y))
             return Product(x, (0, 1, 2), y, (0, 1, 3), (2, 3))
-        x, y = _channels_first(inputs, lhs), _channels_first(cotangent, res)
+        x, y = channels_first(inputs, lhs), channels_first(cotangent, res)
         y = y.reshape(*y.shape[:2], *split, -1, *y.shape[3:])
         return Product(self._patches(x), self.x_labels, y, self.y_labels, self.out)
 
@@ -307,14 +307,14 @@ def _patches(x: jax.Array, kernel: Any, out: Any, params: Any, split: tuple[int,
     return seen.reshape(*seen.shape[:at], *split, -1, *seen.shape[at + 1 :])
 
 
-def _channels_first(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
+def channels_first(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
     """`[B, n, *the rest in its order]` -> `[B, n, C, *spatial]`."""
     return jnp.transpose(z, [0, 1, *(2 + (a - (a > spec[0])) for a in spec[1:])])
 
 
 def channels_last(z: jax.Array, spec: tuple[int, ...]) -> jax.Array:
     """`[B, n, *the rest in its order]` -> `[B, n, *spatial, C]`."""
-    return jnp.moveaxis(_channels_first(z, spec), 2, -1)
+    return jnp.moveaxis(channels_first(z, spec), 2, -1)
 
 
 def _moved(spec: tuple[int, ...]) -> tuple[int, ...]:

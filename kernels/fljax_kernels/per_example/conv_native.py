@@ -27,7 +27,7 @@ from jax import lax
 from fljax_kernels import _platforms
 from fljax_kernels.per_example import tpu
 from fljax_kernels.per_example.batches import make_varying, varying_axes
-from fljax_kernels.per_example.conv import ConvProduct
+from fljax_kernels.per_example.conv import ConvProduct, channels_first, channels_last
 from fljax_kernels.per_example.reference import column, flat, sum_of_squares, wide
 from fljax_kernels.per_example.terms import (
     AGAIN,
@@ -58,7 +58,7 @@ class NativeConv(ConvProduct):
         if _platforms.tpu_alone():
             work = out * row * self._plain[0].shape[1]
             work_of_pairs = padded**2 * self.sizes[4] + out**2 * self.sizes[3]
-            found = tpu.forms(x, y, work, row, pairs, work_of_pairs, self._exact)
+            found = tpu.conv_forms(x, y, work, row, pairs, work_of_pairs, self._exact)
             found["gram"] = found.pop("pairs") if by_pairs else math.inf
             return found
         return {
@@ -75,6 +75,19 @@ class NativeConv(ConvProduct):
     @property
     def held(self) -> bool:
         return self.form == "held"
+
+    def round_once(self) -> None:
+        """For what reads the input in norm and sum: both see the same numbers."""
+        inputs, cotangent = self._plain
+        self._plain = lax.optimization_barrier(inputs), cotangent
+        self._inputs = channels_first(self._plain[0], self._order[0])
+
+    @functools.cached_property
+    def x(self) -> jax.Array:  # type: ignore[override]
+        # What is not this term may read it in norm and sum.
+        if _platforms.tpu_alone() and self._exact:
+            self.round_once()
+        return self._patches(self._inputs)
 
     def _padded(self) -> jax.Array:
         """The input `[B, *spatial, C]` with its padding and holes."""
@@ -94,9 +107,108 @@ class NativeConv(ConvProduct):
 
     def compute_rows(self) -> tuple[jax.Array, jax.Array]:
         """Rows `[B, *kernel]`, in the kernel's own order, and the sums of their squares."""
+        if self._beside:
+            return self._each(self._side_by_side), self._squares_beside()
         rows, good = self._rows_and_good()
         rows = jnp.where(column(good, rows), rows, jnp.full((), jnp.nan, rows.dtype))
         return rows, sum_of_squares(flat(rows), 1)
+
+    @property
+    def _beside(self) -> bool:
+        """Whether rows are made, squared and added up where a TPU's convolution leaves them: where
+        they are held, of fewer examples than lanes. More lie along the lanes, and pad nothing.
+        """
+        if not (_platforms.tpu_alone() and self.held) or self.spread:
+            return False
+        some = all(z.size for z in self._plain)
+        few = self.y.shape[0] < tpu.LANES
+        return few and some and self._params["feature_group_count"] == 1
+
+    @functools.cached_property
+    def _rows_of_positions(self) -> jax.Array:
+        """The cotangent `[B * O, positions]`. On its way to side by side XLA would go by the last
+        axis of positions alone, padded to whole lanes.
+        """
+        y = channels_last(self._plain[1], self._order[1])
+        y = jnp.swapaxes(y.reshape(y.shape[0], -1, y.shape[-1]), 1, 2)
+        return lax.optimization_barrier(y.reshape(-1, y.shape[-1]))
+
+    @functools.cached_property
+    def _side_by_side(self) -> jax.Array:
+        """Rows `[*window, C, B * O]`, of what is finite. An axis for examples, of a few features
+        each, would be padded to whole lanes: up to eight times the numbers, written and read.
+        """
+        params, nd = self._params, len(self._window)
+        lhs, res, _ = self._order
+        x, size = channels_last(self._plain[0], lhs), self.y.shape[0]
+        positions = jax.eval_shape(lambda z: channels_last(z, res), self._plain[1]).shape[1:-1]
+        features = self._rows_of_positions.shape[0] // size
+        y = self._rows_of_positions.T.reshape(*positions, size * features)
+        x = x.reshape(-1, *x.shape[2:])
+        dtype = wide(x.dtype, y.dtype)
+        x, y = (jnp.where(jnp.isfinite(z), z, jnp.zeros((), z.dtype)) for z in (x, y))
+        steps, strides = params["rhs_dilation"], params["window_strides"]
+        # As much behind as leaves one place for each of the kernel's entries.
+        padding = []
+        for axis, (low, _) in enumerate(params["padding"]):
+            holes = max(0, (x.shape[1 + axis] - 1) * params["lhs_dilation"][axis] + 1)
+            span = (y.shape[1 + axis] - 1) * strides[axis] + 1
+            padding.append((low, span + (self._window[axis] - 1) * steps[axis] - holes - low))
+        at = range(1, 1 + nd)
+        return lax.conv_general_dilated(
+            x.astype(dtype),
+            y.astype(dtype),
+            window_strides=steps,
+            padding=padding,
+            lhs_dilation=params["lhs_dilation"],
+            rhs_dilation=strides,
+            dimension_numbers=lax.ConvDimensionNumbers(
+                (1 + nd, 0, *at), (1 + nd, 0, *at), (nd, 1 + nd, *range(nd))
+            ),
+            feature_group_count=size,
+            precision=self._precision,
+            preferred_element_type=dtype,
+        )
+
+    @property
+    def _precision(self) -> Any:
+        # Held rows are what is added up, however rounded. Where the sum is made anew it must be as
+        # exact as the norm.
+        return self._params["precision"] if self.held or self._exact else HIGHEST
+
+    @property
+    def _places(self) -> tuple[int, ...]:
+        """Where the kernel has the axes of its window, its channels and its features."""
+        out, inside, *axes = self._params["dimension_numbers"].rhs_spec
+        return *axes, inside, out
+
+    def _each(self, made: jax.Array) -> jax.Array:
+        """`[B, *kernel]` of rows side by side, NaN where not all that met was finite."""
+        rows = jnp.moveaxis(made.reshape(*made.shape[:-1], self.y.shape[0], -1), -2, 0)
+        rows = jnp.moveaxis(rows, range(1, rows.ndim), [1 + axis for axis in self._places])
+        return jnp.where(column(self._good, rows), rows, jnp.full((), jnp.nan, rows.dtype))
+
+    def _squares_beside(self) -> jax.Array:
+        of_features = sum_of_squares(self._side_by_side, *range(self._side_by_side.ndim - 1))
+        squares = jnp.sum(of_features.reshape(self.y.shape[0], -1), axis=1)
+        return jnp.where(self._good, squares, jnp.full((), jnp.nan, squares.dtype))
+
+    def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        if not self._beside:
+            return super().weighted_sum(weights)
+        made, size = self._side_by_side, self.y.shape[0]
+        features = made.shape[-1] // size
+
+        def for_each(z: jax.Array) -> jax.Array:
+            return jnp.repeat(z, features).reshape(*[1] * (made.ndim - 1), -1)
+
+        made = jnp.where(for_each(self._good), made, jnp.full((), jnp.nan, made.dtype))
+        each = for_each(weights.astype(made.dtype))
+        weighted = jnp.where(each != 0, made * each, jnp.zeros((), made.dtype))
+        # One row of the identity for each example's feature: adding up by a product, exactly.
+        pick = jnp.tile(jnp.eye(features, dtype=made.dtype), (size, 1))
+        total = jnp.matmul(weighted, pick, precision=HIGHEST)
+        return jnp.moveaxis(total, range(total.ndim), self._places)
 
     def _squares_as_made(self) -> jax.Array:
         rows, good = self._rows_and_good()
@@ -113,9 +225,7 @@ class NativeConv(ConvProduct):
         axes = varying_axes(inputs, cotangent)
         zero = make_varying(jnp.zeros(self._kernel_shape, dtype), axes)
 
-        # Held rows are what is added up, however rounded. Where the sum is made anew it must be as
-        # exact as the norm.
-        precision = None if self.held or self._exact else HIGHEST
+        precision = self._precision
 
         def one(x: jax.Array, y: jax.Array) -> jax.Array:
             convolve = functools.partial(self._convolve, x[None], precision=precision)
@@ -124,10 +234,7 @@ class NativeConv(ConvProduct):
         # Example by example is one grouped convolution, which XLA may make of products with zeros
         # in place of other groups: a NaN would go to all examples.
         pair = [z.astype(dtype) for z in (inputs, cotangent)]
-        if self.squares is None:
-            good = jnp.all(jnp.stack([_finite(z) for z in pair]), axis=0)
-        else:
-            good = jnp.isfinite(self.squares[0]) & jnp.isfinite(self.squares[1])
+        good = self._all_finite(pair)
         clean = [jnp.where(jnp.isfinite(z), z, jnp.zeros((), dtype)) for z in pair]
         rows = _platforms.choose(
             *clean,
@@ -135,6 +242,21 @@ class NativeConv(ConvProduct):
             tpu=jax.vmap(one),
         )
         return rows, good
+
+    @functools.cached_property
+    def _good(self) -> jax.Array:
+        """`[B]`: whether all that meets is finite."""
+        if self._beside and self.squares is not None:
+            # Where it is laid out it is read from fewest bytes.
+            of_y = sum_of_squares(self._rows_of_positions, 1).reshape(self.y.shape[0], -1)
+            return jnp.isfinite(self.squares[0]) & jnp.isfinite(jnp.sum(of_y, axis=1))
+        dtype = wide(*(z.dtype for z in self._plain))
+        return self._all_finite([z.astype(dtype) for z in self._plain])
+
+    def _all_finite(self, pair: list[jax.Array]) -> jax.Array:
+        if self.squares is None:
+            return jnp.all(jnp.stack([_finite(z) for z in pair]), axis=0)
+        return jnp.isfinite(self.squares[0]) & jnp.isfinite(self.squares[1])
 
     def _rows_by_products(self, x: jax.Array, y: jax.Array) -> jax.Array:
         size, by_rows = x.shape[0], self._less_by_rows
@@ -177,7 +299,7 @@ class NativeConv(ConvProduct):
             return self._gram_squares()
         if self.form == "rows" and _platforms.tpu_alone():
             return self._squares_as_made()
-        return self._held_rows[1]
+        return self._squares_beside() if self._beside else self._held_rows[1]
 
     def _gram_squares(self) -> jax.Array:
         x, y = self._padded(), jnp.moveaxis(self.y[:, 0], 1, -1)

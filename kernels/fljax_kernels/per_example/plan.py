@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from fljax_kernels.per_example import jaxprs
+from fljax_kernels.per_example import jaxprs, tpu
 
 ADDITIONS = ("add", "add_any")
 # One input, one output, no more elements in than out: worth tapping before, not after.
@@ -90,6 +90,7 @@ class Body:
 
     lengths: of all loops. taps: result variable -> tap. promotions: (equation, operand) or ("out",
       k) -> how.
+    once: inputs of products that are rounded once, since norm and sum both read them.
     aliases: final values of carries that a scan passes through untouched -> what the scan was
       given.
     inputs: of the whole loss, in its own plan.
@@ -104,6 +105,7 @@ class Body:
     rounded_taps: dict[Any, int] = dataclasses.field(default_factory=dict)
     records: dict[tuple[Any, bool], int] = dataclasses.field(default_factory=dict)
     rounded: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    once: set[Any] = dataclasses.field(default_factory=set)
     promotions: dict[tuple[Any, int], Promotion] = dataclasses.field(default_factory=dict)
     promoted: dict[Any, int] = dataclasses.field(default_factory=dict)
     sites: list[Site] = dataclasses.field(default_factory=list)
@@ -258,6 +260,8 @@ class Planner:
             met = [j for j, info in enumerate(infos) if j != k and info.example]
             records = tuple(self._record(body, eqn.invars[j], rounds) for j in met)
             body.rounded.update((index, j) for j in met if rounds)
+            if rounds and (body.loops or not _holds_rows(eqn, k)):
+                body.once.update(eqn.invars[j] for j in met)
         if rounds and not body.loops:
             # Of its own: rounded, what a sum passes on would be rounded for all that is added.
             tap = self._new_tap(body, eqn.outvars[0], rounds=True)
@@ -450,6 +454,17 @@ def _rounds_on_tpus(eqn: Any, position: int) -> bool:
         columns = features // eqn.params["feature_group_count"]
     whole = rows > 1 and columns > 1
     return single and whole and all(one in (None, lax.Precision.DEFAULT) for one in asked)
+
+
+def _holds_rows(eqn: Any, position: int) -> bool:
+    """Whether the site is a convolution whose rows a TPU holds: nothing else reads its input."""
+    if eqn.primitive.name != "conv_general_dilated":
+        return False
+    x, y, row = map(_size, (eqn.invars[1 - position], eqn.outvars[0], eqn.invars[position]))
+    features = eqn.invars[position].aval.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+    work = y // max(features, 1) * row
+    found = tpu.conv_forms(x, y, work, row, math.inf, math.inf, True)
+    return min(found, key=found.__getitem__) == "held"
 
 
 def _is_float(var: Any) -> bool:

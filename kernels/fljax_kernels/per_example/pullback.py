@@ -116,6 +116,9 @@ def site_term(site: Site, body: Body, cotangent: Any, records: Sequence[Any]) ->
             return _stacked_conv(site, body, cotangent, records[0])
         found = _convolution(records[0], cotangent, shape, site.eqn.params, loops)
         found.squares = squares
+        again = site.rounds and site.eqn.invars[1 - site.position] not in body.once
+        if again and isinstance(found, NativeConv) and _platforms.tpu_alone() and not found.held:
+            found.round_once()  # the plan took it for held
         return found
     return _lookup(site, body, cotangent, records[0])
 

@@ -70,7 +70,7 @@ def run(
 
     def rounded(atom: Any) -> Any:
         if atom not in rounded_env:
-            rounded_env[atom] = _rounding.rounded(env[atom])
+            rounded_env[atom] = _rounding.rounded(env[atom], atom in body.once)
         return rounded_env[atom]
 
     def operand(where: tuple[Any, int], atom: Any) -> Any:

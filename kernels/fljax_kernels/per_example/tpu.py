@@ -48,6 +48,15 @@ def forms(
     }
 
 
+def conv_forms(
+    x: float, y: float, work: float, row: float, pairs: float, work_of_pairs: float, exact: bool
+) -> dict[str, float]:
+    """As `forms`, of a convolution. Where its rows are not held, its rounded input is: written."""
+    found = forms(x, y, work, row, pairs, work_of_pairs, exact)
+    kept = 2 * x / BYTES if exact else 0.0
+    return {form: one + (0.0 if form == "held" else kept) for form, one in found.items()}
+
+
 def examples_at_once(size: int, live: float, num_params: int, convolutional: bool) -> int:
     """How many examples of a batch go through a model together, by bytes.
 

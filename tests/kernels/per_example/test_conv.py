@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fljax_kernels import _platforms, loop_friendly, per_example_grads
-from fljax_kernels.per_example import conv, conv_native, terms
+from fljax_kernels.per_example import conv, conv_native, plan, terms
 from fljax_kernels.per_example.cases import B
 from tests.kernels.per_example._exact import check
 
@@ -224,8 +224,44 @@ def test_all_forms_for_accelerators_are_exact(monkeypatch, name, form):
     )
 
 
+def clipped_on_a_tpu(monkeypatch, form):
+    """(the program's text, the kernel's shape, the inputs')."""
+    monkeypatch.setattr(conv_native.NativeConv, "form", form)
+    loss, params, batch = case("same")
+
+    def clipped(params, batch):
+        grads = per_example_grads(loss, method="taps")(params, batch)
+        return grads.weighted_sum(lambda norms: jnp.minimum(1.0, 1.0 / norms))[0]
+
+    with _platforms.only("tpu"):
+        return str(jax.make_jaxpr(clipped)(params, batch)), params, batch
+
+
+def test_on_a_tpu_held_rows_lie_side_by_side(monkeypatch):
+    """With an axis for examples beside one of few features, a TPU would pad them."""
+    text, params, _ = clipped_on_a_tpu(monkeypatch, "held")
+    window, channels, features = params.shape[:2], params.shape[2], params.shape[3]
+    side_by_side = ",".join(map(str, (*window, channels, B * features)))
+    assert f"f32[{side_by_side}] = conv_general_dilated" in text
+    each = [(*window, channels, B, features), (B, *params.shape)]
+    assert not any(f"[{','.join(map(str, shape))}]" in text for shape in each)
+
+
+@pytest.mark.parametrize(("form", "planned"), [("held", True), ("rows", True), ("rows", False)])
+def test_on_a_tpu_an_input_is_rounded_for_good_where_norm_and_sum_both_read_it(
+    monkeypatch, form, planned
+):
+    """Held rows are what norm and sum both read: of them each reader may round the input anew."""
+    monkeypatch.setattr(plan, "_holds_rows", lambda eqn, position: planned)
+    text, _, batch = clipped_on_a_tpu(monkeypatch, form)
+    inputs = f"bf16[{','.join(map(str, batch.shape))}] = optimization_barrier"
+    assert (inputs in text) == (form == "rows")
+
+
 @pytest.mark.parametrize("form", ["held", "rows"])
-@pytest.mark.parametrize("name", ["strided", "dilated_input"])
+@pytest.mark.parametrize(
+    "name", ["strided", "dilated_input", "dilated_kernel", "cropped", "samples", "no_spatial_axes"]
+)
 def test_on_a_tpu_rows_are_those_of_operands_rounded_to_bfloat16(monkeypatch, name, form):
     """In float64, the rounding by hand, of the input and of the cotangent that it leads to."""
     monkeypatch.setattr(conv_native.NativeConv, "form", form)

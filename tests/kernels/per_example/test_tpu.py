@@ -47,6 +47,12 @@ def test_the_form_is_that_of_least_modelled_time():
     # Many positions of narrow layers: rows are smaller than what they are made of.
     narrow = tpu.forms(1024 * 16, 1024 * 16, 1024 * 256, 256, 2**20, 2**20 * 32, True)
     assert min(narrow, key=narrow.get) == "held"
+    # A rounded input is written for the forms of a convolution that read it twice.
+    sizes = 256 * 32, 256 * 32, 256 * 9216, 9216, 2**20
+    plain, conv = tpu.forms(*sizes, 2**26, True), tpu.conv_forms(*sizes, 2**26, True)
+    assert plain["held"] == conv["held"]
+    np.testing.assert_allclose(conv["rows"] - plain["rows"], 2 * 256 * 32 / tpu.BYTES)
+    assert (min(plain, key=plain.get), min(conv, key=conv.get)) == ("rows", "held")
     # Few positions of wide layers: inner products of positions are less work than rows.
     wide = tpu.forms(4 * 2048, 4 * 2048, 4 * 2**22, 2**22, 16, 16 * 4096, True)
     assert min(wide, key=wide.get) == "pairs"
