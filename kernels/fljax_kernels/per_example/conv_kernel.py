@@ -145,7 +145,7 @@ def _kernel_of_sums(x: Any, y: Any, weights: Any, *, window: Window, exact: bool
     from fljax_kernels.per_example import conv_pallas
 
     shape = conv_pallas.shape_of_sums(x, y, weights, window)
-    return conv_pallas.sums if math.prod(shape) < kernel_primitives.MOST else None
+    return conv_pallas.sums if math.prod(shape) < kernel_primitives.PLACES else None
 
 
 def _squares_type(x: Any, y: Any, *, window: Window, exact: bool) -> Any:
