@@ -1,9 +1,10 @@
-"""The sum of a dense layer's rows `x_i y_i^T`, each by its coefficient, without a copy of inputs: a
-Pallas kernel for CUDA, and one product elsewhere.
+"""The sum of a dense layer's rows `x_i y_i^T`, each by its coefficient, without copies: a Pallas
+kernel for CUDA, and one product elsewhere.
 
 A row of coefficient 0 must add nothing where it is not finite. So a product needs a copy of its
-inputs in which such rows are zero, for on a GPU XLA selects in no product. The kernel leaves rows
-out as it reads. Its operands are whole, as those of the product.
+inputs in which such rows are zero, and one of cotangents that are weighed, for on a GPU XLA selects
+in no product. The kernel leaves rows out, and weighs others, as it reads. Its operands are whole,
+as those of the product.
 """
 
 from typing import Any
@@ -12,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from fljax_kernels import _meshes, _platforms
 from fljax_kernels.per_example import kernel_primitives
 from fljax_kernels.per_example.reference import drop_rows, weigh_rows
 
@@ -25,6 +27,18 @@ def weighted_sum(x: jax.Array, y: jax.Array, weights: jax.Array) -> jax.Array:
     """
     found: jax.Array = _sum(*kernel_primitives.alike(x, y, weights))
     return found
+
+
+def weighted_rows(y: jax.Array, weights: jax.Array) -> jax.Array:
+    """The sum of `weights[i] y_i`, float32 `[q]`: that of a layer with one input, which is 1."""
+    return weighted_sum(jnp.ones((len(y), 1), jnp.float32), y, weights)[0]
+
+
+def takes(*arrays: jax.Array) -> bool:
+    """Whether sums of these are the kernel's: for CUDA alone, of float32 that XLA does not cut."""
+    return _platforms.candidates() == ("cuda",) and all(
+        z.dtype == jnp.float32 and not _meshes.is_spread(z) for z in arrays
+    )
 
 
 def is_made(x: Any, y: Any) -> bool:

@@ -112,16 +112,6 @@ class Body:
     children: dict[int, list["Body"]] = dataclasses.field(default_factory=dict)
     origin: dict[Any, Any] = dataclasses.field(default_factory=dict)
     aliases: dict[Any, Any] = dataclasses.field(default_factory=dict)
-    inputs: frozenset[Any] = frozenset()
-
-    def is_given(self, atom: Any) -> bool:
-        """Whether it is an input of the loss, in another shape at most."""
-        while atom not in self.inputs:
-            eqn = None if jaxprs.is_literal(atom) else self.origin.get(atom)
-            if eqn is None or eqn.primitive.name not in ("reshape", "squeeze"):
-                return False
-            atom = eqn.invars[0]
-        return True
 
     def info(self, atom: Any) -> Info:
         return SHARED if jaxprs.is_literal(atom) else self.infos[atom]

@@ -99,18 +99,17 @@ def site_term(site: Site, body: Body, cotangent: Any, records: Sequence[Any]) ->
     loops = len(body.loops)
     # Loops along which the operand varies go first; the others are summed.
     if site.rule in ("promote", "add"):
-        if site.rule == "add":
-            cotangent = _unbroadcast(cotangent, shape, loops)
-        note = "tapped" if site.rule == "promote" else "sum"
-        return Rows(
-            jnp.sum(cotangent, axis=tuple(1 + k for k in fixed)) if fixed else cotangent, note
-        )
+        found = _unbroadcast(cotangent, shape, loops) if site.rule == "add" else cotangent
+        if fixed:
+            found = jnp.sum(found, axis=tuple(1 + k for k in fixed))
+        tapped = site.rule == "promote"
+        beside = not tapped and found is cotangent
+        return Rows(found, "tapped" if tapped else "sum", beside)
     if site.rule == "product":
         (batch, free, result) = _product_labels(site, loops)
         out = tuple(1 + k for k, loop in enumerate(body.loops) if loop in varying) + tuple(free)
-        given = body.is_given(site.eqn.invars[1 - site.position])
         labels = records[0], batch, cotangent, result, out
-        return Product(*labels, note="product", squares=squares, given=given)
+        return Product(*labels, note="product", squares=squares)
     if site.rule == "conv":
         if varying:
             return _stacked_conv(site, body, cotangent, records[0])

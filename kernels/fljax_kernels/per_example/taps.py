@@ -63,7 +63,6 @@ class Plan:
         self.planner = Planner(in_place=in_place)
         self.body = self.planner.body(jaxpr, self.consts, arguments, ())
         self.planner.finish(self.body, [0])
-        self.body.inputs = frozenset(jaxpr.invars)
 
     def evaluate(self, batch: Batch) -> tuple[Any, Any, Any]:
         """(losses and auxiliaries, records, tap cotangents), each with leading axis B."""

@@ -78,10 +78,13 @@ def einsum(
 
 @dataclasses.dataclass
 class Rows:
-    """Held: data `[B, *shape]`."""
+    """Held: data `[B, *shape]`. beside: it is a cotangent that the backward pass or a product reads
+    too, and no sum of it.
+    """
 
     data: jax.Array
     note: str = "materialised"
+    beside: bool = False
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -100,6 +103,8 @@ class Rows:
         return jnp.matmul(flat(self.data), flat(self.data).T, precision=HIGHEST)
 
     def weighted_sum(self, weights: jax.Array) -> jax.Array:
+        if self.beside and self.data.ndim == 2 and dense_kernel.takes(self.data):
+            return dense_kernel.weighted_rows(self.data, weights.astype(jnp.float32))
         # The weighted cotangent is what a product beside this bias needs too. A matrix product with
         # ones: XLA's sum over the leading axis of a wide array is many times slower on a CPU.
         data = weigh_rows(self.data.astype(wide(self.data.dtype)), weights)
@@ -126,7 +131,6 @@ class Product:
     moves: what the labelled result goes through at the end, (shape, order) pairs: a reshape, then a
     transposition. Norms do not see them, a sum goes through them once.
     squares: `[B]` each, the sums of those of x and of y where they are known.
-    given: x is an input of the program, which no operation of it has made.
     """
 
     def __init__(
@@ -139,11 +143,10 @@ class Product:
         moves: Moves = (),
         note: str = "product",
         squares: tuple[jax.Array, jax.Array] | None = None,
-        given: bool = False,
     ):
         self._x, self.y = x, y
         self.x_labels, self.y_labels, self.out = tuple(x_labels), tuple(y_labels), tuple(out)
-        self.note, self.squares, self.given = note, squares, given
+        self.note, self.squares = note, squares
         self._moves = moves
 
     @property
@@ -376,19 +379,8 @@ class Product:
 
     @property
     def _by_kernel(self) -> bool:
-        """On CUDA, of inputs that the program is given: what makes other inputs leaves rows out as
-        it writes them, and these would be copied, written and read. The kernel wants cotangents
-        written once more, which XLA weighs as it makes them.
-        """
-        _, _, p, q = self.extents
-        return (
-            self.given
-            and self.is_outer
-            and 2 * p > q
-            and _platforms.candidates() == ("cuda",)
-            and self.x.dtype == self.y.dtype == jnp.float32
-            and not self.spread
-        )
+        """On CUDA: a product would read copies, of x without rows of weight 0 and of y weighed."""
+        return self.is_outer and dense_kernel.takes(self.x, self.y)
 
     def _num_parts(self) -> int:
         """Pieces of x, along its own axis, to look through for rows of weight 0: the whole would be
@@ -436,7 +428,7 @@ class Product:
         if n == 1:
             x, y = (jax.ShapeDtypeStruct((size, k), jnp.float32) for k in (p, q))
             made = self._by_kernel and dense_kernel.is_made(x, y)
-            by = ", summed by a Pallas kernel without a copy of x" if made else ""
+            by = ", summed by a Pallas kernel without copies" if made else ""
             return what + "|x|^2 |y|^2" + by, size * (p + q), 0
         if self._squared_as_made:
             return what + tpu.SQUARED + tpu.said(self.modelled, size), size * n * p * q, 0
@@ -457,7 +449,6 @@ class Product:
             out=self.out,
             moves=self._moves,
             squares=None if "x" in changes or "y" in changes else self.squares,
-            given=self.given and "x" not in changes,
         )
         return Product(**(fields | changes), note=self.note)
 

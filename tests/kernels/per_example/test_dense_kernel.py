@@ -1,5 +1,7 @@
 """The kernel for the sum of a dense layer's rows on CUDA, by Pallas's interpreter and lowered."""
 
+import types
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,10 +27,14 @@ def interpreted(*of):
 
 def loss(params, example):
     x = jnp.tanh(example["x"].ravel() @ params["a"])
-    return jnp.sum((x @ params["b"]) ** 2)
+    return jnp.sum((x @ params["b"] + params["c"]) ** 2)
 
 
-PARAMS = {"a": jnp.full((INPUTS, FEATURES), 0.1), "b": jnp.full((FEATURES, 40), 0.2)}
+PARAMS = {
+    "a": jnp.full((INPUTS, FEATURES), 0.1),
+    "b": jnp.full((FEATURES, 40), 0.2),
+    "c": jnp.full(40, 0.3),
+}
 BATCH = {"x": jnp.asarray(np.random.default_rng(1).normal(size=(B, 10, 10)), jnp.float32)}
 
 
@@ -87,12 +93,12 @@ def test_a_row_that_is_not_finite_adds_nothing_by_weight_0_and_is_seen_otherwise
     assert not np.isfinite(interpreted(x, y, c)).all()
 
 
-def test_the_first_layer_is_summed_by_a_kernel_where_lowered_for_cuda_and_only_there():
+def test_layers_are_summed_by_a_kernel_where_lowered_for_cuda_and_only_there():
     call = kernel_primitives.CALL
-    # What the second layer is given is made in the program, and selected as it is written.
-    assert lowered(clipped, PARAMS, BATCH).count(call) == 1
+    # Two matrices and a bias.
+    assert lowered(clipped, PARAMS, BATCH).count(call) == 3
     several = jax.tree.map(lambda leaf: jnp.stack([leaf] * 2), (PARAMS, BATCH))
-    assert lowered(jax.vmap(clipped), *several).count(call) == 1
+    assert lowered(jax.vmap(clipped), *several).count(call) == 3
     for platform in ("cpu", "tpu"):
         text = lowered(clipped, PARAMS, BATCH, platform=platform)
         assert call not in text and text == without_kernels(platform)
@@ -129,7 +135,7 @@ def test_shards_of_a_batch_take_it(check_vma):
 def without_kernels(platform):
     """The same program of a library that knows no kernel for it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fljax_kernels.per_example.terms.Product._by_kernel", False)
+        patch.setattr(dense_kernel, "takes", lambda *arrays: False)
         jax.clear_caches()
         return lowered(clipped, PARAMS, BATCH, platform=platform)
 
@@ -138,10 +144,16 @@ def test_gradients_by_the_kernel_are_those_of_every_form(monkeypatch):
     mask = np.arange(B) % 5 != 0
     batch = {"x": BATCH["x"].at[5, 0, 0].set(np.nan)}  # masked
     expected, norms = jax.jit(clipped)(PARAMS, batch, mask)
-    by_kernel = lambda x, y, c: dense_pallas.sums(x[None], y[None], c[None], interpret=True)[0]
+    taken = []
+
+    def by_kernel(x, y, c):
+        taken.append(x.shape[1:])
+        return dense_pallas.sums(x[None], y[None], c[None], interpret=True)[0]
+
     monkeypatch.setattr(dense_kernel, "weighted_sum", by_kernel)
     with _platforms.only("cuda"):
         found, norms_there = jax.jit(clipped)(PARAMS, batch, mask)
+    assert sorted(taken) == [(1,), (FEATURES,), (INPUTS,)]  # of a bias: a layer of one input
     np.testing.assert_allclose(norms_there, norms, rtol=1e-5)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
@@ -200,7 +212,7 @@ def test_explain_tells_of_the_kernel_where_it_is_made(monkeypatch):
     said = "summed by a Pallas kernel"
     assert said not in grads.explain("cpu") + grads.explain("tpu")
     monkeypatch.setattr(dense_kernel, "is_made", lambda x, y: True)
-    assert grads.explain("cuda").count(said) == 1
+    assert grads.explain("cuda").count(said) == 2
     monkeypatch.setattr(dense_kernel, "is_made", lambda x, y: False)
     assert said not in grads.explain("cuda")
 
@@ -220,3 +232,19 @@ def test_no_kernel_writes_where_32_bits_do_not_reach():
     ]
     assert kernel_primitives.CALL in lowered(fun, *of(1000))
     assert kernel_primitives.CALL not in lowered(fun, *of(2**31 // 65**2 + 1))
+
+
+def test_an_old_gpu_has_no_kernel_and_a_fault_in_asking_is_seen(monkeypatch):
+    assert not kernel_primitives.without_triton()  # none is here
+    monkeypatch.setattr("jax.extend.backend.backends", lambda: {"cpu": None, "cuda": None})
+    for capability, old in (("7.5", True), ("9.0", False)):
+        gpu = types.SimpleNamespace(compute_capability=capability)
+        monkeypatch.setattr(jax, "local_devices", lambda backend, gpu=gpu: [gpu])
+        assert kernel_primitives.without_triton() == old
+
+    def fails(backend):
+        raise RuntimeError("A fault of another kind.")
+
+    monkeypatch.setattr(jax, "local_devices", fails)
+    with pytest.raises(RuntimeError, match="of another kind"):
+        kernel_primitives.without_triton()
