@@ -14,7 +14,6 @@ from scipy import stats
 from fljax import attacks, data, models, schemes
 from fljax.accounting import words
 from fljax.attacks import (
-    analytic,
     audit,
     gradient_inversion,
     metrics,
@@ -24,6 +23,7 @@ from fljax.attacks import (
     victims,
 )
 from fljax.cli import (
+    _attack_first_dense,
     _attack_looks,
     _attack_malicious,
     _attack_noise,
@@ -100,7 +100,8 @@ class Line(NamedTuple):
 
 class Found(NamedTuple):
     """lines: without noise, then one a budget. truth: the images. unit: of budgets. bound: what it
-    bounds. standing: of that. sees: what the attacker sees, in words.
+    bounds. standing: of that. sees: what the attacker sees, in words. box: the least and largest
+    value of the data, of whose difference decibels are.
     """
 
     lines: list[Line]
@@ -109,6 +110,7 @@ class Found(NamedTuple):
     bound: str
     standing: str
     sees: str
+    box: tuple[float, float]
 
 
 class Promise(NamedTuple):
@@ -176,7 +178,8 @@ class World(NamedTuple):
     and the labels that they go by. labels `[K]`: their own. many: {"x", "y"} `[repeats K, ...]`, of
     all rounds of a budget. beside: the rest of each one's batch. victim: the model. sent: what
     clients get of it. searched: what an inversion compares with. casts: of several uploads of a
-    batch, directions and thresholds of each class.
+    batch, directions and thresholds of each class. first_dense: the path of the layer that this
+    attack reads.
     """
 
     dataset: data.Dataset
@@ -189,6 +192,7 @@ class World(NamedTuple):
     sent: models.Functional
     searched: Any
     casts: _attack_malicious.Casts | None = None
+    first_dense: Any = None
 
     @property
     def loss(self) -> Any:
@@ -201,9 +205,11 @@ def world(options: Any, own: _own.Own | None) -> World:
     have one label, the most frequent: who is told it has them all to tell apart.
 
     Raises:
-      ValueError: there are too few images.
+      ValueError: there are too few images, how alike they look cannot be said, or the model has no
+        layer that the attack reads.
     """
     digits = images(options, own)
+    _attack_looks.check(options, digits)
     places = np.arange(len(digits.test["y"]))
     if options.sweep is not None:
         labels = np.asarray(digits.test["y"])
@@ -224,6 +230,9 @@ def world(options: Any, own: _own.Own | None) -> World:
     if options.model is not None:
         make = functools.partial(models.create, options.model)
     victim = make(example_shape=shape, num_classes=digits.num_classes, key=jax.random.key(0))
+    first = None
+    if options.attack == "first_dense":
+        first = _attack_first_dense.layer(victim, shape, digits.num_classes)
     searched = victim.apply
     many = {
         "x": jnp.asarray(np.tile(truth, (options.repeats, 1, 1, 1))),
@@ -239,7 +248,7 @@ def world(options: Any, own: _own.Own | None) -> World:
             beside = _attack_malicious.relabelled(beside, own_class, digits.num_classes)
         many, y = many | {"y": jnp.zeros_like(own_class)}, np.zeros_like(y)
         casts = _attack_malicious.casts(options, victim, digits, labels)
-    return World(digits, truth, y, labels, many, beside, victim, sent, searched, casts)
+    return World(digits, truth, y, labels, many, beside, victim, sent, searched, casts, first)
 
 
 def promised(options: Any, own: _own.Own | None, dataset: data.Dataset) -> Promise:
@@ -297,13 +306,13 @@ def inverted(
     together = jax.tree.map(lambda *leaves: jnp.concatenate(leaves), *moved)
     known = here.dataset.train["x"]
     informed = _OPTIMIZERS.get(options.attack) == "gauss_newton"
-    box = None if channel else (float(known.min()), float(known.max()))
+    box = None if channel else _attack_looks.box(here.dataset)
     if options.attack == "imprint":
         return _attack_malicious.read(together["imprint"], here.truth, box)
     if options.attack == "recursive":
         return _solved(here, together, jnp.tile(here.many["y"], len(moved)), box)
     if options.attack == "first_dense":
-        return _first_input(here, together, box)
+        return _attack_first_dense.read(here, together, box)
     number = _attack_malicious.num_casts(options, here.dataset)
     search = gradient_inversion.Settings(
         optimizer=_OPTIMIZERS[options.attack],
@@ -330,7 +339,10 @@ def inverted(
         labels = jnp.asarray(read.reshape(labels.shape))
     searches = options.attack in attacks.SEARCHES
     observe = _attack_observed.observe(options, here, config) if searches else None
-    featured = options.attack == "inversion_feature_prior"
+    penalty = None
+    if options.attack == "inversion_feature_prior":
+        key, learns = jax.random.split(key)
+        penalty = _attack_looks.usual(here.dataset, learns)
     found = reconstruction.invert(
         here.searched,
         here.sent.params,
@@ -341,7 +353,7 @@ def inverted(
         settings=search,
         prior=gradient_inversion.gaussian_prior(known) if informed else None,
         observe=observe,
-        penalty=_attack_looks.usual(here.dataset, jax.random.fold_in(key, 1)) if featured else None,
+        penalty=penalty,
     )
     if not whole:
         return np.asarray(found)
@@ -371,28 +383,6 @@ def _of_label(found: jax.Array, labels: jax.Array, candidates: np.ndarray) -> np
     same = np.asarray(labels) == np.asarray(labels)[:, :1]
     best = np.where(same & np.isfinite(far), far, np.inf).argmin(1)
     return np.asarray(images[np.arange(len(images)), best])
-
-
-def _first_input(here: World, together: Any, box: tuple[float, float] | None) -> np.ndarray:
-    """The image off the gradient of the first dense layer, which reads it flat; NaN where an upload
-    is not finite or has none.
-
-    Raises:
-      ValueError: the model has no such layer with bias.
-    """
-    shape = here.truth.shape[1:]
-    kernels = jax.tree_util.tree_leaves_with_path(here.sent.params)
-    paths = [path[:-1] for path, leaf in kernels if leaf.shape[:1] == (math.prod(shape),)]
-    leaves = dict(jax.tree_util.tree_leaves_with_path(together))
-    bias = (jax.tree_util.DictKey("bias"),)
-    if not paths or paths[0] + bias not in leaves:
-        raise ValueError(
-            "Expected a model with first_dense whose first layer reads an image flat and has a "
-            "bias, as mlp, got another."
-        )
-    kernel, bias = (leaves[(*paths[0], jax.tree_util.DictKey(n))] for n in ("kernel", "bias"))
-    found = np.asarray(jax.vmap(analytic.first_dense)(kernel, bias)).reshape(-1, *shape)
-    return found if box is None else np.clip(found, *box)
 
 
 def _solved(
@@ -501,7 +491,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     looks = _attack_looks.beside(here.dataset)
     lines, standing = judged(options, here, promise, told, moved, images, looks)
     sees = seen(options, _attack_malicious.num_casts(options, here.dataset))
-    return Found(lines, here.truth, promise.unit, promise.quantity, standing, sees)
+    box = _attack_looks.box(here.dataset)
+    return Found(lines, here.truth, promise.unit, promise.quantity, standing, sees, box)
 
 
 def seen(options: Any, num_casts: int) -> str:
@@ -642,9 +633,9 @@ def within(errors: np.ndarray, bound: float, wrong: float = _ERROR) -> bool:
     return bool(each.mean() + margin >= bound)
 
 
-def decibels(error: float) -> float:
+def decibels(error: float, data_range: float) -> float:
     """The signal-to-noise ratio of a mean squared error; infinite where there is none."""
-    return -10 * math.log10(error) if error > 0 else math.inf
+    return 20 * math.log10(data_range) - 10 * math.log10(error) if error > 0 else math.inf
 
 
 def cells(line: Line) -> list[str]:
@@ -676,12 +667,15 @@ def sections(options: Any, found: Found) -> list[str]:
         if share
         else {"gradient inversion and linear estimate": [line.mse for line in lines]}
     )
-    rows = {"truth": found.truth[:12]}
+    low, high = found.box
+    shown = lambda pictures: (pictures[:12] - low) / (high - low)
+    rows = {"truth": shown(found.truth)}
     name = lambda line: cells(line)[0]
-    rows |= {name(line): line.images[:12] for line in found.lines}
+    rows |= {name(line): shown(line.images) for line in found.lines}
+    of_error = lambda error: decibels(error, high - low)
     notes = {
         name(line): [
-            f"{float(metrics.psnr(a, b)):.0f} dB"
+            f"{float(metrics.psnr(a, b, data_range=high - low)):.0f} dB"
             for a, b in zip(line.images, found.truth, strict=True)
         ]
         for line in found.lines
@@ -720,8 +714,8 @@ def sections(options: Any, found: Found) -> list[str]:
             "Signal-to-noise ratio against budget",
             attack_figures.success(
                 budgets,
-                {"gradient inversion": [decibels(line.mse) for line in lines]},
-                [decibels(line.least_mse) for line in lines],
+                {"gradient inversion": [of_error(line.mse) for line in lines]},
+                [of_error(line.least_mse) for line in lines],
                 unit=found.unit,
                 quantity="PSNR of the mean error, dB",
                 share=False,

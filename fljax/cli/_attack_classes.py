@@ -14,7 +14,7 @@ import numpy as np
 from fljax import data, models, schemes
 from fljax.accounting import words
 from fljax.attacks import gradient_inversion, metrics, model_inversion, trained
-from fljax.cli import _attack, _attack_membership, _attack_noise, _own, _run_files
+from fljax.cli import _attack, _attack_looks, _attack_membership, _attack_noise, _own, _run_files
 from fljax.simulation.report import attack_figures, run_page
 
 TITLE = "What each class looks like"
@@ -93,7 +93,8 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
     )
     loss = models.softmax_cross_entropy(model.apply)
     start = jnp.mean(held["x"], 0)
-    box = (float(images.train["x"].min()), float(images.train["x"].max()))
+    box = low, high = _attack_looks.box(images)
+    psnr = lambda x, t: metrics.psnr(x, t, data_range=high - low)
     right = jax.jit(
         lambda params, part: jnp.mean(
             jax.vmap(model.apply, (None, 0))(params, part["x"]).argmax(-1) == part["y"]
@@ -135,9 +136,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         noisy = dataclasses.replace(config, noise_multiplier=noise)
         params = fitted(noisy, jax.random.fold_in(root, 2 + place))
         found = np.clip(invert(params), *box)
-        near = lambda a: float(
-            np.median([metrics.psnr(x, t) for x, t in zip(a, truth, strict=True)])
-        )
+        near = lambda a: float(np.median([psnr(x, t) for x, t in zip(a, truth, strict=True)]))
         return Line(
             budget=float(budget),
             noise=noise,

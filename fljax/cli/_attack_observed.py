@@ -9,6 +9,7 @@ import numpy as np
 
 from fljax import schemes
 from fljax.attacks import analytic, gradient_inversion, reconstruction
+from fljax.cli import _attack_looks
 from fljax.types import PyTree
 
 _PUBLIC = 400  # images of the training split whose mean answer a count of labels takes for theirs
@@ -113,7 +114,7 @@ def read(here: Any, moved: PyTree, number: int) -> np.ndarray:
             f"read_labels, got {len(biases)}."
         )
     answers = jax.vmap(here.sent.apply, (None, 0))(
-        here.sent.params, jnp.asarray(here.dataset.train["x"][:_PUBLIC])
+        here.sent.params, jnp.asarray(_attack_looks.public(here.dataset, _PUBLIC))
     )
     mean = np.asarray(jax.nn.softmax(answers).mean(0), np.float64)
     found = np.zeros((len(biases[0]), number), int)

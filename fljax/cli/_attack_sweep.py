@@ -91,6 +91,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         say(f"{name}: rounds done")
     root = jax.random.key(options.seed, impl="threefry2x32")
     looks = _attack_looks.beside(here.dataset)
+    low, high = _attack_looks.box(here.dataset)
     lines: dict[str, list[Line]] = {}
     for kind in (False, True):
         mine = [game for game in games if game[-1] is kind]
@@ -105,7 +106,7 @@ def run(options: Any, own: _own.Own | None, say: Callable[[str], None]) -> Found
         for each, promise, told, moved, _ in mine:
             own_images, images = images[: len(told) * size], images[len(told) * size :]
             found, standing = _attack.judged(each, here, promise, told, moved, own_images, looks)
-            lines[each.scheme] = [_line(each.scheme, line, standing) for line in found]
+            lines[each.scheme] = [_line(each.scheme, line, standing, high - low) for line in found]
     say("inversions done")
     ordered = [line for name in options.sweep for line in lines[name]]
     number = _attack_malicious.num_casts(options, here.dataset)
@@ -124,10 +125,10 @@ def _held(options: Any, dataset: data.Dataset) -> tuple[float, ...]:
     return tuple(found)
 
 
-def _line(scheme: str, line: _attack.Line, standing: str) -> Line:
+def _line(scheme: str, line: _attack.Line, standing: str, data_range: float) -> Line:
     shared = {name: value for name, value in line._asdict().items() if name in Line._fields}
-    bound = _attack.decibels(line.least_mse)
-    measured = _attack.decibels(line.mse)
+    bound = _attack.decibels(line.least_mse, data_range)
+    measured = _attack.decibels(line.mse, data_range)
     return Line(
         **shared | {"scheme": scheme, "bound": bound, "standing": standing}, measured=measured
     )

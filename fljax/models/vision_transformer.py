@@ -25,7 +25,7 @@ class SmallViT(nnx.Module):
                 f"Expected example_shape to be [height, width, channels] with sides that {_PATCH} "
                 f"divides, got example_shape={tuple(example_shape)}."
             )
-        height, width, channels = example_shape
+        self.shape = height, width, channels = tuple(example_shape)
         self.grid = (height // _PATCH, width // _PATCH)
         tokens = self.grid[0] * self.grid[1]
         self.patches = nnx.Linear(_PATCH * _PATCH * channels, _WIDTH, rngs=rngs)
@@ -35,6 +35,8 @@ class SmallViT(nnx.Module):
         self.logits = nnx.Linear(_WIDTH, num_classes, rngs=rngs)
 
     def __call__(self, x: jax.Array) -> jax.Array:
+        if x.shape != self.shape:  # another grid of as many numbers would be read, too
+            raise ValueError(f"Expected x of shape {self.shape}, got x of shape {x.shape}.")
         down, across = self.grid
         x = x.reshape(down, _PATCH, across, _PATCH, -1)
         x = x.transpose(0, 2, 1, 3, 4).reshape(down * across, -1)

@@ -1,5 +1,6 @@
 import functools
 import itertools
+import re
 
 import chex
 import jax
@@ -353,6 +354,16 @@ def test_grey_images_need_no_axis_of_channels(key):
 def test_networks_for_images_name_the_shape_they_want(name, shape, key):
     with pytest.raises(ValueError, match=r"Expected example_shape to be .* got"):
         models.create(name, example_shape=shape, num_classes=10, key=key)
+
+
+@pytest.mark.parametrize(
+    ("made", "given"), [((8, 12, 1), (12, 8, 1)), ((8, 8, 4), (16, 16, 1)), ((8, 8, 1), (8, 8))]
+)
+def test_a_vision_transformer_takes_no_image_of_as_many_numbers(made, given, key):
+    params, apply = models.create("small_vit", example_shape=made, num_classes=3, key=key)
+    text = re.escape(f"Expected x of shape {made}, got x of shape {given}")
+    with pytest.raises(ValueError, match=text):
+        jax.eval_shape(apply, params, jnp.zeros(given))
 
 
 def test_a_model_is_made_with_small_matrices_beside_given_weights(key):
