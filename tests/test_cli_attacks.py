@@ -2,6 +2,7 @@
 line.
 """
 
+import functools
 import json
 import re
 import tomllib
@@ -74,6 +75,7 @@ def test_how_alike_images_look_is_a_mean_over_rounds_by_every_measure():
         "cw_ssim": perceptual.cw_ssim,
     }
     for name, measure in measures.items():
+        measure = functools.partial(measure, data_range=float(np.ptp(truth)))
         each = jax.jit(jax.vmap(measure))(found.reshape(-1, 3, 3, 1), np.tile(truth, (3, 1, 1, 1)))
         assert told._asdict()[name] == pytest.approx(float(np.mean(each)), rel=1e-5), name
 
