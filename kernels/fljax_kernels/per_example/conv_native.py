@@ -116,12 +116,14 @@ class NativeConv(ConvProduct):
     @property
     def _beside(self) -> bool:
         """Whether rows are made, squared and added up where a TPU's convolution leaves them: where
-        they are held, of fewer examples than lanes. More lie along the lanes, and pad nothing.
+        they are held, of fewer examples and of fewer features than lanes. More of either lie along
+        the lanes, and pad nothing.
         """
         if not (_platforms.tpu_alone() and self.held) or self.spread:
             return False
         some = all(z.size for z in self._plain)
-        few = self.y.shape[0] < tpu.LANES
+        features = self._kernel_shape[self._params["dimension_numbers"].rhs_spec[0]]
+        few = max(self.y.shape[0], features) < tpu.LANES
         return few and some and self._params["feature_group_count"] == 1
 
     @functools.cached_property

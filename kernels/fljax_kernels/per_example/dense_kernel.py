@@ -31,7 +31,7 @@ def weighted_sum(x: jax.Array, y: jax.Array, weights: jax.Array) -> jax.Array:
 
 def weighted_rows(y: jax.Array, weights: jax.Array) -> jax.Array:
     """The sum of `weights[i] y_i`, float32 `[q]`: that of a layer with one input, which is 1."""
-    return weighted_sum(jnp.ones((len(y), 1), jnp.float32), y, weights)[0]
+    return weighted_sum(jnp.ones_like(y[:, :1]), y, weights)[0]
 
 
 def takes(*arrays: jax.Array) -> bool:
@@ -82,7 +82,7 @@ def _kernel(x: Any, y: Any, weights: Any) -> Any:
 
 
 def _type(x: Any, y: Any, weights: Any) -> Any:
-    return kernel_primitives.typed(x, (x.shape[0], x.shape[-1], y.shape[-1]))
+    return kernel_primitives.typed(y, (x.shape[0], x.shape[-1], y.shape[-1]))
 
 
 def _mapped(args: Any, axes: Any) -> Any:

@@ -1,8 +1,8 @@
 """Primitives that are a Pallas kernel where they are lowered for CUDA, and products elsewhere.
 
 A kernel is traced where it is lowered, and only there: other platforms neither import Pallas nor
-trace it. Where there is none, it takes no arrays as large as these, or the program is exported, the
-same sums come by products.
+trace it. Where there is none, it takes no arrays as large as these, or the program is exported or
+dealt out over devices by XLA, the same sums come by products.
 """
 
 import math
@@ -62,7 +62,8 @@ def _by_kernel(kernel: Callable[..., Any], otherwise: Callable[..., Any]) -> Cal
     def lower(ctx: Any, *values: Any, **params: Any) -> Any:
         # What is exported may be called by a later JAX, which has promised nothing of Triton.
         exported = ctx.module_context.lowering_parameters.for_export
-        if exported or not fits(*ctx.avals_in, *ctx.avals_out) or without_triton():
+        out = exported or _is_cut(ctx) or not fits(*ctx.avals_in, *ctx.avals_out)
+        if out or without_triton():
             return products(ctx, *values, **params)
         try:
             found = kernel(*ctx.avals_in, **params)
@@ -80,6 +81,13 @@ def _by_kernel(kernel: Callable[..., Any], otherwise: Callable[..., Any]) -> Cal
             return products(ctx, *values, **params)
 
     return lower
+
+
+def _is_cut(ctx: Any) -> bool:
+    """Whether XLA deals the program out over devices, as `in_shardings` of `jit` ask it to. It cuts
+    no kernel: each device would gather the whole batch. Within a `shard_map` nothing is cut.
+    """
+    return getattr(ctx.module_context.axis_context, "num_devices", 1) != 1
 
 
 def fits(*arrays: Any) -> bool:
@@ -131,6 +139,7 @@ def mapped_sum(bind: Callable[..., Any], args: Any, axes: Any, **params: Any) ->
         one = lambda weights: bind(x, y, weights, **params)
         return jax.lax.map(one, jnp.moveaxis(weights, axes[2], 0)), 0
     size, args = first(args, axes)
-    together = [z.reshape(-1, *z.shape[2:]) for z in args]
+    groups = args[0].shape[1]
+    together = [z.reshape(size * groups, *z.shape[2:]) for z in args]
     found = bind(*together, **params)
-    return found.reshape(size, -1, *found.shape[1:]), 0
+    return found.reshape(size, groups, *found.shape[1:]), 0

@@ -247,6 +247,26 @@ def test_on_a_tpu_held_rows_lie_side_by_side(monkeypatch):
     assert not any(f"[{','.join(map(str, shape))}]" in text for shape in each)
 
 
+@pytest.mark.parametrize(("features", "beside"), [(127, True), (128, False)])
+def test_on_a_tpu_rows_of_as_many_features_as_lanes_have_an_axis_for_examples(
+    monkeypatch, features, beside
+):
+    """They pad nothing: to lay them side by side only costs."""
+    monkeypatch.setattr(conv_native.NativeConv, "form", "held")
+
+    def loss(kernel, x):
+        made = jax.lax.conv(x[None], kernel, (1, 1), "VALID")
+        return jnp.sum(jnp.sin(made))
+
+    def clipped(kernel, batch):
+        return per_example_grads(loss, method="taps")(kernel, batch).weighted_sum(lambda n: 1 / n)
+
+    kernel, batch = jnp.ones((features, 2, 1, 1)), jnp.ones((B, 2, 3, 3))
+    with _platforms.only("tpu"):
+        text = str(jax.make_jaxpr(clipped)(kernel, batch))
+    assert (f"[1,1,2,{B * features}] = conv_general_dilated" in text) == beside
+
+
 @pytest.mark.parametrize(("form", "planned"), [("held", True), ("rows", True), ("rows", False)])
 def test_on_a_tpu_an_input_is_rounded_for_good_where_norm_and_sum_both_read_it(
     monkeypatch, form, planned

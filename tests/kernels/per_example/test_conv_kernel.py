@@ -370,6 +370,7 @@ def test_a_gpu_that_triton_does_not_compile_for_has_no_kernel(patched):
     class Old:
         compute_capability = "7.5"
 
+    patched.setattr("jax.extend.backend.backends", lambda: {"cpu": None, "cuda": None})
     patched.setattr(jax, "local_devices", lambda backend: [Old()])
     jax.clear_caches()
     assert KERNEL not in lowered(clipped, PARAMS, BATCH)

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from fljax_kernels import _platforms, per_example_grads
@@ -232,6 +233,29 @@ def test_no_kernel_writes_where_32_bits_do_not_reach():
     ]
     assert kernel_primitives.CALL in lowered(fun, *of(1000))
     assert kernel_primitives.CALL not in lowered(fun, *of(2**31 // 65**2 + 1))
+
+
+def test_a_program_that_xla_deals_out_over_devices_has_no_kernel():
+    """It cuts none: each device would gather the whole batch."""
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    given = (NamedSharding(mesh, P()), NamedSharding(mesh, P("d")))
+    cut = jax.jit(clipped, in_shardings=given).trace(PARAMS, BATCH)
+    assert kernel_primitives.CALL in lowered(clipped, PARAMS, BATCH)
+    assert kernel_primitives.CALL not in cut.lower(lowering_platforms=("cuda",)).as_text()
+
+
+@pytest.mark.parametrize(("examples", "inputs", "features"), [(0, 4, 5), (3, 0, 5), (3, 4, 0)])
+def test_sums_of_nothing_are_taken_side_by_side(examples, inputs, features):
+    shapes = ((2, examples, inputs), (2, examples, features), (2, examples))
+    found = jax.vmap(dense_kernel.weighted_sum)(*(jnp.ones(shape) for shape in shapes))
+    assert found.shape == (2, inputs, features) and not np.any(found)
+
+
+def test_a_biass_sum_lies_on_the_mesh_of_its_cotangents():
+    mesh = jax.make_mesh((1,), ("d",), axis_types=(AxisType.Explicit,))
+    y = jax.device_put(jnp.ones((8, 5)), NamedSharding(mesh, P()))
+    (found,) = jax.make_jaxpr(dense_kernel.weighted_rows)(y, jnp.ones(8)).out_avals
+    assert found.sharding.mesh == mesh.abstract_mesh
 
 
 def test_an_old_gpu_has_no_kernel_and_a_fault_in_asking_is_seen(monkeypatch):
