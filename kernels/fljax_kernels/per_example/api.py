@@ -486,12 +486,15 @@ def per_example_grads(
             one_example.check(loss, jax.tree.unflatten(tree, leaves), batch, has_aux)
 
         def engine_of(batch: Batch, plan: Plan | None = None) -> Any:
+            if not size:  # the other engines trace an example of the batch
+                return MaterializedRows(one, batch, "of no example")
             return _ENGINES[method](one, batch, plan)
 
         whole = Batch(leaves, batch, size, names)
         at_once = whole if microbatch_size is None else whole._replace(size=microbatch_size)
-        alike = method == "vmap" or (method in ("auto", "microbatch") and _is_small(at_once))
-        if microbatch_size is None:
+        as_rows = method == "vmap" or (method in ("auto", "microbatch") and _is_small(at_once))
+        alike = not size or as_rows
+        if microbatch_size is None or not size:
             make = functools.partial(engine_of, whole)
             engines = ByPlatform(make, alike, functools.partial(Traced, one, whole))
         else:

@@ -375,3 +375,18 @@ def test_bad_input_is_refused_with_the_rule(case):
         g.rmatvec({"w": jnp.ones(B)})
     with pytest.raises(ValueError, match="vector with the tree"):
         g.matvec({"w": jnp.ones(3)})
+
+
+@pytest.mark.parametrize("microbatch_size", [None, 2])
+@pytest.mark.parametrize("method", ["auto", "taps", "two_pass", "vmap", "microbatch"])
+def test_no_examples_have_no_norms_and_a_sum_of_zeros(method, microbatch_size):
+    if method == "microbatch" and microbatch_size is None:
+        pytest.skip("needs a size")
+    loss = lambda params, x: jnp.sum(jnp.tanh(x @ params["w"] + params["b"]) ** 2)
+    params = {"w": jnp.ones((300, 300)), "b": jnp.ones(300)}
+    grads = per_example_grads(loss, method=method, microbatch_size=microbatch_size)
+    grads = grads(params, jnp.ones((0, 300)))
+    assert grads.row_norms().shape == (0,) and "of no example" in grads.explain()
+    total, norms = grads.weighted_sum(lambda norms: 1 / norms)
+    assert norms.shape == (0,)
+    jax.tree.map(lambda z, like: np.testing.assert_array_equal(z, 0 * like), total, params)
