@@ -225,7 +225,7 @@ def test_all_forms_for_accelerators_are_exact(monkeypatch, name, form):
 
 
 def clipped_on_a_tpu(monkeypatch, form):
-    """(the program's text, the kernel's shape, the inputs')."""
+    """(the program's text, the kernel, the inputs)."""
     monkeypatch.setattr(conv_native.NativeConv, "form", form)
     loss, params, batch = case("same")
 
